@@ -1,0 +1,300 @@
+"""The driver: lists markers until a barrier is complete, then asks the journal to decide; then seals and sweeps.
+
+Any number of drivers may run anywhere, and any may die at any point: what one leaves undone, the next does.
+The hosted thread, `tallymark drive`, a waiting rank and the settling of an old attempt all come through here.
+
+Rules a change must keep:
+- Steps are decided in ascending order; only the lowest open step is ever put to the barrier.
+- Nothing is swept before the journal has decided the step and, for a commit, the inventory was read back.
+- A decision's fields rest on the observation; whether it is still wanted is asked of the state in `derive`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tallymark import barrier, history, inventory, layout, records
+from tallymark.adopted import opener
+from tallymark.barrier import Abort, Commit, Look, Verdict, Wait
+from tallymark.errors import StoreError
+from tallymark.history import State
+from tallymark.journal import Draft, Journal, Settled
+from tallymark.observe import Watch, is_adopted
+from tallymark.records import AnyEntry, Culprit, to_ranges
+from tallymark.register import Patience, retrying
+from tallymark.seal import Sealer
+from tallymark.store.open import open_store
+from tallymark.store.port import RunStore
+
+log = logging.getLogger("tallymark")
+
+POLL_FASTEST_S = 0.01
+POLL_SLOWEST_S = 2.0
+TELL_EVERY_S = 30.0
+QUOTED = 32
+SEAL_BACK = 64
+"""How many entries back a driver that starts looks for commits that nobody sealed. `tallymark gc` looks at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What one poll came to: entries that are new in the journal, whether anything moved, and what is waited for.
+
+    `waiting_for` are the missing ranks of the lowest open step, `step` (None: no step is open).
+    """
+
+    entries: tuple[AnyEntry, ...]
+    moved: bool
+    step: int | None = None
+    waiting_for: tuple[int, ...] = ()
+
+
+class Driver:
+    """Decides the steps of a run. Not for use by two threads at once; open one driver per thread.
+
+    `url`, `storage_options` and `store` are those of `tallymark.open`. Raises InvalidInput, StoreError.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        store: Any = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._patience = patience or Patience()
+        self._store: RunStore = open_store(url, storage_options=storage_options, store=store)
+        self._data = opener(storage_options)
+        self.journal = Journal(self._store, written_by=whoami(), patience=self._patience)
+        self._sealer = Sealer(self._store, self._patience)
+        self._watch: Watch | None = None
+        self._kept: list[AnyEntry] = []
+        self._started = False
+        self._quiet = 0
+        self._told = float("-inf")
+        self._nudge = threading.Event()
+
+    # ------------------------------------------------------------------------------------- one poll
+
+    def poll(self) -> Poll:
+        """Look once, decide what can be decided, seal what was committed. Raises StoreError and JournalCorrupt.
+
+        Costs one request when nothing moved: a listing of the markers, or now and then a look at the journal or at
+        the farewells.
+        """
+        if self._watch is None or self._quiet % 4 == 3:
+            self.journal.refresh()
+        entries = self._take()
+        watch = self._watch
+        moved = bool(entries)
+        verdict: Verdict | None = None
+        if watch is not None:
+            if self._quiet % 4 == 1:
+                watch.list_members()
+            moved |= watch.list_markers() > 0
+            verdict = self._decide_open(watch)
+            entries += self._take()
+        self._sealer.work()
+        self._quiet = 0 if moved or entries else self._quiet + 1
+        waiting = verdict.missing if isinstance(verdict, Wait) and self._watch is watch else ()
+        step = min(watch.steps, default=None) if watch is not None and watch is self._watch else None
+        return Poll(tuple(entries), moved or bool(entries), step, waiting)
+
+    def follow(self) -> list[AnyEntry]:
+        """Only read on in the journal; the entries that are new. Raises StoreError and JournalCorrupt."""
+        self.journal.refresh()
+        return self._take()
+
+    def settle(self) -> State | None:
+        """Decide every complete step of the live attempt, from a fresh look; the state then.
+
+        For whoever opens the next attempt: a crash right after the last marker loses nothing.
+        """
+        self.journal.refresh()
+        self._take()
+        while (watch := self._watch) is not None:
+            watch.list_members()
+            watch.list_markers()
+            if not isinstance(self._decide_open(watch), Look):
+                break
+            self._patience.sleep(min(1.0, self._store.visibility_delay_s))
+        self._take()
+        return self.journal.state
+
+    def _decide_open(self, watch: Watch) -> Verdict | None:
+        """Put the lowest open step to the barrier until it must wait; the last verdict."""
+        watch.check_deadlines()
+        asked: Look | None = None
+        while self._watch is watch and watch.steps:
+            step = min(watch.steps)
+            verdict = barrier.decide(watch.observation(step))
+            match verdict:
+                case Wait():
+                    return verdict
+                case Look():
+                    if verdict == asked:
+                        return verdict  # looking again at once shows no more: the store needs its visibility delay
+                    asked = verdict
+                    watch.fetch(step, verdict, *self._tally_early(watch, step))
+                case Commit() | Abort():
+                    asked = None
+                    self._decide(watch, step, verdict)
+                    self._absorb(self.journal.take(), keep=True)
+        return None
+
+    def _tally_early(self, watch: Watch, step: int) -> list[Callable[[], None]]:
+        """Every rank has spoken: write the tally's names beside the other looks, which saves a round trip."""
+        seen = watch.steps[step]
+        if barrier.missing(watch.observation(step)) or seen.tallied == len(seen.markers):
+            return []
+        return [lambda: self._put_tally(watch, step)]
+
+    def _put_tally(self, watch: Watch, step: int) -> None:
+        seen = watch.steps[step]
+        names = list(seen.markers)
+        tally = inventory.tally_of(watch.attempt.number, step, names)
+        key = layout.tally_key(records.sha256(tally))
+        retrying(lambda: self._store.put(key, tally), self._patience)
+        seen.tallied = len(names)
+
+    # ------------------------------------------------------------------------------------- deciding
+
+    def _decide(self, watch: Watch, step: int, verdict: Commit | Abort) -> None:
+        attempt = watch.attempt.number
+        draft = self._commit(watch, step, verdict) if isinstance(verdict, Commit) else self._abort(watch, step, verdict)
+
+        def derive(state: State | None, draft: Draft = draft) -> Draft | Settled[None]:
+            live = state.live if state else None
+            if state is None or live is None or live.number != attempt or state.finished or step <= state.floor:
+                return Settled(None)
+            return draft
+
+        try:
+            self.journal.append(derive, refresh=False)
+        except history.Refused as problem:
+            # no step may stay undecidable: what the fold refuses to commit is aborted, and says why
+            refused = self._abort(watch, step, Abort("refused", (), str(problem)))
+            self.journal.append(lambda state: derive(state, refused))
+
+    def _commit(self, watch: Watch, step: int, verdict: Commit) -> Draft:
+        seen = watch.steps[step]
+        first = seen.bodies[verdict.first.digest]
+        assert first is not None  # the barrier commits nothing unread
+        if seen.tallied != len(seen.markers):
+            self._put_tally(watch, step)
+        tally = inventory.tally_of(watch.attempt.number, step, list(seen.markers))
+        saved = None
+        if verdict.lead is not None:
+            lead = seen.bodies[verdict.lead.digest]
+            assert lead is not None and lead.path is not None
+            saved = records.Saved(
+                path=lead.path,
+                adopted=is_adopted(lead.path),
+                kind=lead.kind,
+                ranks=to_ranges(verdict.ranks),
+                files=verdict.files,
+                bytes=verdict.bytes,
+            )
+        fields = {
+            "step": step,
+            "checkpoint": saved,
+            "reporting_ranks": ((0, watch.attempt.world_size - 1),),
+            "metrics": first.metrics,
+            "tally_digest": records.sha256(tally),
+        }
+        return Draft(records.Commit, watch.attempt.number, fields)
+
+    def _abort(self, watch: Watch, step: int, verdict: Abort) -> Draft:
+        culprits: list[Culprit] = []
+        for name, body in watch.read_bodies(step, verdict.quote[:QUOTED]).items():
+            detail = body.cause or (f"names {body.path} ({body.kind})" if body.path else "metrics only")
+            culprits.append(Culprit(rank=name.first, host=body.host, detail=f"{detail} (pid {body.pid})"))
+        silent = tuple(rank for rank in verdict.ranks if rank not in {culprit.rank for culprit in culprits})[:QUOTED]
+        for rank, host in watch.read_hosts(silent).items():
+            culprits.append(Culprit(rank=rank, host=host, detail="" if host else "it never took its seat"))
+        fields = {
+            "step": step,
+            "reason": verdict.reason,
+            "ranks": to_ranges(verdict.ranks),
+            "culprits": tuple(culprits),
+            "detail": verdict.detail,
+        }
+        return Draft(records.Abort, watch.attempt.number, fields)
+
+    # ------------------------------------------------------------------------------------- following the journal
+
+    def _take(self) -> list[AnyEntry]:
+        news, self._kept = [*self._kept, *self._absorb(self.journal.take())], []
+        return news
+
+    def _absorb(self, news: list[AnyEntry], *, keep: bool = False) -> list[AnyEntry]:
+        """Follow the journal: which attempt is watched, what is settled, what is to be sealed and swept."""
+        if keep:
+            self._kept = [*self._kept, *news]
+        state = self.journal.state
+        live = state.live if state and not state.finished else None
+        if self._watch is not None and state is not None:
+            superseded = live is None or self._watch.attempt.number != live.number
+            decided = 10**16 if superseded else state.floor
+            self._sealer.sweep_later(self._watch.settle_below(decided))
+            if superseded:
+                self._watch = None
+        for entry in news if self._started else news[-SEAL_BACK:]:
+            self._sealer.seal_later(entry, ours=keep)
+        self._started |= bool(news)
+        if live is not None and state is not None and self._watch is None:
+            self._watch = Watch(self._store, live, floor=state.floor, data=self._data, patience=self._patience)
+        return news
+
+    # ------------------------------------------------------------------------------------- a loop of polls
+
+    def run(self, stop: threading.Event | None = None, *, until_finished: bool = True) -> None:
+        """Poll until `stop` is set, or the run is finished. Store errors are logged and outlived; a corrupt journal,
+        refused credentials and an unsuited store are raised."""
+        pause = POLL_FASTEST_S
+        while stop is None or not stop.is_set():
+            try:
+                poll = self.poll()
+                self._tell(poll)
+            except StoreError as problem:
+                if not problem.retryable:
+                    raise
+                log.warning("tallymark driver: the store does not answer; trying on: %s", problem)
+                poll = Poll((), False)
+            if until_finished and self.journal.state and self.journal.state.finished and not poll.moved:
+                return
+            pause = POLL_FASTEST_S if poll.moved else min(POLL_SLOWEST_S, pause * 1.5)
+            self._nudge.wait(pause)
+            if self._nudge.is_set():
+                self._nudge.clear()
+                pause = POLL_FASTEST_S
+
+    def nudge(self) -> None:
+        """Make a running loop poll at once. Safe from any thread."""
+        self._nudge.set()
+
+    def _tell(self, poll: Poll) -> None:
+        """Name the missing ranks and their hosts, at most once in TELL_EVERY_S."""
+        now = self._patience.clock()
+        if poll.moved or not poll.waiting_for or self._watch is None:
+            self._told = max(self._told, now - TELL_EVERY_S + 5) if poll.moved else self._told
+            return
+        if now - self._told < TELL_EVERY_S:
+            return
+        self._told = now
+        hosts = self._watch.read_hosts(poll.waiting_for[:8])
+        names = ", ".join(f"rank {rank} ({host or 'not seated'})" for rank, host in hosts.items())
+        more = f" and {len(poll.waiting_for) - 8} more" if len(poll.waiting_for) > 8 else ""
+        log.warning("step %s waits for %s%s", poll.step, names, more)
+
+
+def whoami() -> str:
+    """This process, for people."""
+    return f"{socket.gethostname()}/{os.getpid()}"

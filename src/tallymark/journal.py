@@ -1,0 +1,294 @@
+"""The journal: write-once registers in one order.
+
+This file alone reads and appends slots. Rules a change must keep:
+
+- An entry's bytes are fixed before its slot is proposed, and a nonce makes them ours. On any doubt the same bytes go
+  to the same slot again; never the next slot before this one reads back, never other bytes.
+- When a slot is lost, everything is derived anew from the state after it.
+- Slots are never deleted: a deleted slot would be free again, and a stalled writer would commit in the past.
+- The hint and listings decide nothing: the end is where the first slot is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from tallymark import history, layout, records
+from tallymark.ballots import BallotRegister
+from tallymark.errors import JournalCorrupt, RecordError, StoreError, StoreUnsuited
+from tallymark.history import State
+from tallymark.parallel import gather
+from tallymark.records import AnyEntry
+from tallymark.register import CreateRegister, Patience, Register, retrying
+from tallymark.store.port import Store
+
+log = logging.getLogger("tallymark")
+T = TypeVar("T")
+READ_AHEAD = 32
+_NO_HEAD = records.Head(
+    attempt=0, attempt_slot=None, base=None, checkpoint=None, report=None,
+    finished=None, attempts=0, commits=0, aborts=0, retired=0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An entry before its slot is known: its kind, the attempt that it speaks for, and its own fields."""
+
+    kind: type[AnyEntry]
+    attempt: int
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled(Generic[T]):
+    """There is nothing to append any more: the question is settled, and this is the answer."""
+
+    answer: T
+
+
+Derive: TypeAlias = Callable[[State | None], Draft | Settled[T]]
+
+
+def new_nonce() -> str:
+    """32 random hex digits."""
+    return secrets.token_hex(16)
+
+
+class Journal:
+    """One process's view of a run's journal. Not for use by two threads at once.
+
+    `state` is None while no slot is known. `written_by` is told to people who read the journal.
+    """
+
+    def __init__(self, store: Store, *, written_by: str, patience: Patience | None = None) -> None:
+        self.state: State | None = None
+        self._store = store
+        self._written_by = written_by
+        self._patience = patience or Patience()
+        self._pending: tuple[int, bytes] | None = None
+        self._news: list[AnyEntry] = []
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def take(self) -> list[AnyEntry]:
+        """The entries that were replayed or appended since the last call, in order."""
+        news, self._news = self._news, []
+        return news
+
+    def refresh(self) -> None:
+        """Replay every slot up to the end. Raises JournalCorrupt and StoreError.
+
+        Reads one slot, then more and more at once, at most READ_AHEAD: catching up by one entry costs two reads.
+        """
+        found = 0
+        width = 1
+        while True:
+            first = self.state.next_slot if self.state else 0
+            bodies = self._read_slots(first, width)
+            present = next((index for index, body in enumerate(bodies) if body is None), len(bodies))
+            for body in bodies[:present]:
+                assert body is not None
+                self._absorb(body)
+            if present < len(bodies):
+                self._check_gap(first + present, bodies[present:])
+                return
+            found += present
+            width = min(READ_AHEAD, found)
+
+    def read(self, slot: int) -> AnyEntry | None:
+        """The entry in a slot, not replayed."""
+        body = retrying(lambda: self._store.read(layout.slot_key(slot)), self._patience)
+        return None if body is None else records.decode_entry(body, slot)
+
+    def tip(self) -> AnyEntry | None:
+        """The last entry, found by the hint and by doubling, without a replay. None: there is no run here.
+
+        Its `head` is not checked against the entries before it; `refresh` does that.
+        """
+        low, entry = self._hinted()
+        if entry is None:
+            low, entry = 0, self.read(0)
+            if entry is None:
+                return None
+        width = 1
+        while (further := self.read(low + width)) is not None:
+            low, entry = low + width, further
+            width *= 2
+        high = low + width
+        while high - low > 1:
+            middle = (low + high) // 2
+            if (found := self.read(middle)) is not None:
+                low, entry = middle, found
+            else:
+                high = middle
+        return entry
+
+    def _hinted(self) -> tuple[int, AnyEntry | None]:
+        body = retrying(lambda: self._store.read(layout.HINT), self._patience)
+        if body is None:
+            return 0, None
+        try:
+            hint = records.decode(body, records.Hint, "the hint")
+            entry = self.read(hint.slot)
+        except RecordError:
+            return 0, None  # advisory: a hint that cannot be read is no hint
+        return hint.slot, entry if entry is not None and entry.run_id == hint.run_id else None
+
+    def _read_slots(self, first: int, count: int) -> list[bytes | None]:
+        def reader(slot: int) -> Callable[[], bytes | None]:
+            return lambda: retrying(lambda: self._store.read(layout.slot_key(slot)), self._patience)
+
+        return gather([reader(first + index) for index in range(count)], limit=READ_AHEAD)
+
+    def _check_gap(self, missing: int, bodies: list[bytes | None]) -> None:
+        """Reads side by side are no snapshot: a later slot may be there. A slot still missing then was deleted."""
+        if all(body is None for body in bodies) or self._read_slots(missing, 1)[0] is not None:
+            return
+        message = f"journal slot {missing} is missing, though a later one is there: it was deleted. Run tallymark fsck"
+        raise JournalCorrupt(message, slot=missing)
+
+    def _absorb(self, body: bytes) -> None:
+        """Fold the bytes of the next slot, or pass it over if it is damaged and a later entry says so."""
+        slot = self.state.next_slot if self.state else 0
+        digest = records.sha256(body)
+        try:
+            entry = records.decode_entry(body, slot)
+            self.state = history.apply(self.state, entry, digest)
+            self._news.append(entry)
+        except RecordError as problem:
+            if self.state is not None and self._voided(slot, digest):
+                self.state = history.pass_over(self.state, digest)
+                return
+            raise JournalCorrupt(f"journal slot {slot} cannot be believed: {problem}", slot=slot) from problem
+
+    def _voided(self, slot: int, digest: str) -> bool:
+        """Whether a later entry says that this damaged slot is passed over."""
+        for entry in self._later(slot + 1):
+            if isinstance(entry, records.Void) and (entry.void_slot, entry.void_sha256) == (slot, digest):
+                return True
+        return False
+
+    def _later(self, slot: int) -> Iterator[AnyEntry]:
+        while (body := self._read_slots(slot, 1)[0]) is not None:
+            with contextlib.suppress(RecordError):  # a second damaged slot is judged when the replay gets there
+                yield records.decode_entry(body, slot)
+            slot += 1
+
+    # ------------------------------------------------------------------------------------- appending
+
+    def append(self, derive: Derive[T], *, refresh: bool = True) -> AnyEntry | T:
+        """Append what `derive(state)` drafts, or return the answer that it finds settled.
+
+        `derive` is asked again after every slot that is lost. With `refresh=False` the first draft is made from the
+        state as it stands, which saves a round trip and is as safe: a slot that was taken meanwhile is lost.
+        Raises CommitUnknown, JournalCorrupt, history.Refused, StoreError.
+        """
+        self._resolve_pending()
+        while True:
+            if refresh:
+                self.refresh()
+            refresh = True
+            draft = derive(self.state)
+            if isinstance(draft, Settled):
+                return draft.answer
+            entry = self._complete(draft)
+            body = records.canonical(entry)
+            self._propose(entry.slot, body)
+            if self.state is not None and self.state.digest == records.sha256(body):
+                self._put_hint(entry)
+                return entry
+
+    def begin(self) -> State:
+        """The state of the run, which begins here if there is none yet."""
+
+        def derive(state: State | None) -> Draft | Settled[None]:
+            if state is not None:
+                return Settled(None)
+            kind = "create" if self._store.all_clients_create or self._refuses_second_create() else "ballots"
+            return Draft(records.Genesis, 0, {"registers": kind})
+
+        self.append(derive)
+        assert self.state is not None
+        return self.state
+
+    def _complete(self, draft: Draft) -> AnyEntry:
+        state = self.state
+        entry = draft.kind(
+            run_id=state.run_id if state else new_nonce(),
+            slot=state.next_slot if state else 0,
+            prev=state.digest if state else None,
+            attempt=draft.attempt,
+            head=_NO_HEAD,
+            written_by=self._written_by,
+            nonce=new_nonce(),
+            wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            **draft.fields,
+        )
+        return msgspec.structs.replace(entry, head=history.advance(state, entry).head)
+
+    def _propose(self, slot: int, body: bytes) -> None:
+        register = self._register(slot)
+        self._pending = (slot, body)
+        try:
+            decided = register.propose(layout.slot_key(slot), body)
+        except StoreError:
+            self._pending = None  # refused before anything could land
+            raise
+        self._pending = None
+        self._absorb(decided)
+
+    def _resolve_pending(self) -> None:
+        """An entry whose outcome is unknown may still land: its own bytes, to its own slot, before anything else."""
+        if self._pending is not None:
+            slot, body = self._pending
+            if (self.state.next_slot if self.state else 0) == slot:
+                self._propose(slot, body)
+            self._pending = None
+
+    def _register(self, slot: int) -> Register:
+        if slot == 0:
+            by_create = self._store.all_clients_create
+        else:
+            assert self.state is not None
+            by_create = self.state.registers == "create"
+        if not by_create:
+            return BallotRegister(self._store, self._patience)
+        if not self._store.creates_exclusively:
+            message = (
+                f"this run decides by conditional create, which this client of {self._store.url} does not have. "
+                "It may report and read, but not open attempts or drive: use the client that began the run"
+            )
+            raise StoreUnsuited(message, key=layout.slot_key(slot))
+        return CreateRegister(self._store, self._patience)
+
+    def _refuses_second_create(self) -> bool:
+        """Whether the server really refuses: a client may ask for a condition that the server ignores."""
+        if not self._store.creates_exclusively:
+            return False
+        key = f"probe-{new_nonce()}.json"
+
+        def probe() -> bool:
+            self._store.create(key, b'{"probe":1}')
+            second = self._store.create(key, b'{"probe":2}')
+            return not second and self._store.read(key) == b'{"probe":1}'
+
+        try:
+            return retrying(probe, self._patience)
+        finally:
+            self._store.delete([key])
+
+    def _put_hint(self, entry: AnyEntry) -> None:
+        hint = records.Hint(run_id=entry.run_id, slot=entry.slot)
+        try:
+            self._store.put(layout.HINT, records.canonical(hint))
+        except StoreError as problem:
+            log.debug("the hint could not be written, which costs readers a few requests: %s", problem)

@@ -1,0 +1,242 @@
+"""What a driver has seen of the open steps of one attempt, and how it looks further.
+
+This file alone turns listings and reads into the barrier's observations. Rules a change must keep:
+
+- A moment is taken before a listing begins and after a fact is seen, so that "began after" is never claimed wrongly.
+- A listing that fails is repeated whole; nothing is concluded from a part of one.
+- The world size is the attempt entry's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from tallymark import inventory, layout, records
+from tallymark.barrier import Leave, Listing, Look, Observation
+from tallymark.errors import RecordError
+from tallymark.history import AttemptFact
+from tallymark.layout import MarkerName
+from tallymark.parallel import each, gather
+from tallymark.records import Marker
+from tallymark.register import Patience, retrying
+from tallymark.store.port import RunStore
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """What was seen of one undecided step. `progress`: the moment of its newest marker. `deadline`: found passed.
+    `tallied`: how many markers the newest tally that was written names."""
+
+    progress: float
+    markers: dict[MarkerName, float] = field(default_factory=dict)
+    deadline: float | None = None
+    tallied: int = 0
+    bodies: dict[str, Marker | None] = field(default_factory=dict)
+    data: dict[str, Listing] = field(default_factory=dict)
+    sizes: dict[str, int | None] = field(default_factory=dict)
+
+
+class Watch:
+    """The open steps of one attempt, as one driver sees them."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        attempt: AttemptFact,
+        *,
+        floor: int,
+        data: Callable[[str], RunStore],
+        patience: Patience,
+    ) -> None:
+        self.attempt = attempt
+        self.floor = floor
+        self.steps: dict[int, OpenStep] = {}
+        self.farewells: dict[int, Leave] = {}
+        self.hosts: dict[int, str] = {}
+        self._store = store
+        self._data = data
+        self._patience = patience
+        self._moment = patience.clock
+        self._seats: dict[int, str] = {}
+        self._listed: float | None = None
+        self._lower: dict[int, float] = {}
+        self._everything_below: float | None = None
+
+    # ------------------------------------------------------------------------------------- looking
+
+    def list_markers(self, below: int | None = None) -> int:
+        """List the markers of all open steps, or of those below a step; how many were new."""
+        began = self._moment()
+        new = retrying(lambda: self._list(below), self._patience)
+        if below is None:
+            self._listed = began
+            self._everything_below = began
+        else:
+            self._lower[below] = began
+        return new
+
+    def _list(self, below: int | None) -> int:
+        prefix = layout.markers_prefix(self.attempt.number)
+        after = layout.markers_after(self.attempt.number, self.floor) if self.floor >= 0 else ""
+        new = 0
+        for key, _ in self._store.list(prefix, after):
+            parsed = layout.parse_marker(key)
+            if parsed is None:
+                continue  # a stranger: not ours to judge
+            step, name = parsed
+            if below is not None and step >= below:
+                if self._store.lists_in_order:
+                    break
+                continue
+            if step > self.floor:
+                new += self._note(step, name)
+        return new
+
+    def _note(self, step: int, name: MarkerName) -> int:
+        known = self.steps.get(step)
+        if known is not None and name in known.markers:
+            return 0
+        now = self._moment()
+        if known is None:
+            known = self.steps[step] = OpenStep(progress=now)
+        known.markers[name] = known.progress = now
+        known.deadline = None
+        return 1
+
+    def list_members(self) -> None:
+        """List the seats and farewells of the attempt, and read the farewells that are new."""
+        prefix = layout.members_prefix(self.attempt.number)
+        keys = retrying(lambda: [key for key, _ in self._store.list(prefix)], self._patience)
+        fresh: list[str] = []
+        for key in keys:
+            member = layout.parse_member(key)
+            if member is None or member.rank >= self.attempt.world_size:
+                continue
+            if not member.left:
+                self._seats[member.rank] = key
+            elif member.rank not in self.farewells:
+                fresh.append(key)
+        for body in self._read_all(fresh):
+            if body is not None:
+                farewell = records.decode(body, records.Farewell, "a farewell")
+                self.farewells[farewell.rank] = Leave(farewell.last_step, self._moment())
+
+    def read_hosts(self, ranks: tuple[int, ...]) -> dict[int, str]:
+        """The hosts of these ranks, from their seats; "" where nobody sat down."""
+        unknown = [rank for rank in ranks if rank not in self.hosts]
+        if any(rank not in self._seats for rank in unknown):
+            self.list_members()
+        seated = [rank for rank in unknown if rank in self._seats]
+        for rank, body in zip(seated, self._read_all([self._seats[rank] for rank in seated]), strict=True):
+            if body is not None:
+                self.hosts[rank] = records.decode(body, records.Seat, f"the seat of rank {rank}").host
+        return {rank: self.hosts.get(rank, "") for rank in ranks}
+
+    def fetch(self, step: int, look: Look, *also: Callable[[], None]) -> None:
+        """Fetch what a verdict asked for, side by side, with whatever else the caller wants done meanwhile."""
+        seen = self.steps[step]
+        calls: list[Callable[[], None]] = list(also)
+        if look.listing:
+            calls.append(lambda: void(self.list_markers()))
+        elif look.lower:
+            calls.append(lambda: void(self.list_markers(below=step)))
+        calls.extend(partial(self._read_body, step, seen, name) for name in look.bodies)
+        if look.data is not None:
+            path = look.data
+            calls.append(lambda: self._list_data(seen, path))
+        calls.extend(partial(self._look_at, step, seen, file) for file in look.files)
+        gather(calls)
+
+    def read_bodies(self, step: int, names: tuple[MarkerName, ...]) -> dict[MarkerName, Marker]:
+        """The bodies of these markers, as far as they can be read: for telling a person, not for deciding."""
+        seen = self.steps[step]
+        each(partial(self._read_body, step, seen), names)
+        return {name: body for name in names if (body := seen.bodies.get(name.digest)) is not None}
+
+    def _read_body(self, step: int, seen: OpenStep, name: MarkerName) -> None:
+        if name.digest in seen.bodies:
+            return
+        key = layout.marker_key(self.attempt.number, step, name)
+        body = retrying(lambda: self._store.read(key), self._patience)
+        if body is None:
+            return  # swept: somebody has decided the step, which the journal will tell
+        try:
+            seen.bodies[name.digest] = inventory.decode_marker(body, name, self.attempt.number, step)
+        except RecordError:
+            seen.bodies[name.digest] = None
+
+    def _list_data(self, seen: OpenStep, path: str) -> None:
+        began = self._moment()
+        store, prefix = self._place(path)
+        files = retrying(lambda: {key[len(prefix) :]: size for key, size in store.list(prefix)}, self._patience)
+        seen.data[path] = Listing(began, files)
+
+    def _look_at(self, step: int, seen: OpenStep, file: str) -> None:
+        lead = min(name for name in seen.markers if name.status == "saved")
+        body = seen.bodies[lead.digest]
+        assert body is not None and body.path is not None  # the verdict that asked for files had read it
+        store, prefix = self._place(body.path)
+        seen.sizes[file] = retrying(lambda: store.size(prefix + file), self._patience)
+
+    def _place(self, path: str) -> tuple[RunStore, str]:
+        return (self._data(path), "") if is_adopted(path) else (self._store, path)
+
+    def _read_all(self, keys: list[str]) -> list[bytes | None]:
+        return each(lambda key: retrying(lambda: self._store.read(key), self._patience), keys)
+
+    # ------------------------------------------------------------------------------------- what it amounts to
+
+    def observation(self, step: int) -> Observation:
+        """All that is known of a step, for the barrier."""
+        seen = self.steps[step]
+        return Observation(
+            world_size=self.attempt.world_size,
+            step=step,
+            own_path=layout.checkpoint_prefix(step, self.attempt.number),
+            markers=seen.markers,
+            later=self._later(step),
+            farewells=self.farewells,
+            deadline=seen.deadline,
+            listed=self._listed,
+            lower=max((m for m in (self._lower.get(step), self._everything_below) if m is not None), default=None),
+            delay_s=self._store.visibility_delay_s,
+            data=seen.data,
+            bodies=seen.bodies,
+            sizes=seen.sizes,
+        )
+
+    def _later(self, step: int) -> dict[int, float]:
+        later: dict[int, float] = {}
+        for other, seen in self.steps.items():
+            if other > step:
+                for name, moment in seen.markers.items():
+                    for rank in range(name.first, name.last + 1):
+                        later[rank] = min(moment, later.get(rank, moment))
+        return later
+
+    def check_deadlines(self) -> None:
+        """Note, for each open step, whether nothing moved for longer than the attempt allows."""
+        now = self._moment()
+        for seen in self.steps.values():
+            if seen.deadline is None and now - seen.progress > self.attempt.barrier_timeout_s:
+                seen.deadline = now
+
+    def settle_below(self, floor: int) -> list[str]:
+        """Forget the steps that are decided; the keys of their markers, for the sweep."""
+        self.floor = max(self.floor, floor)
+        gone = [step for step in self.steps if step <= self.floor]
+        self._lower = {step: moment for step, moment in self._lower.items() if step > self.floor}
+        return [
+            layout.marker_key(self.attempt.number, step, name) for step in gone for name in self.steps.pop(step).markers
+        ]
+
+
+def is_adopted(path: str) -> bool:
+    """Whether a recorded checkpoint path lies outside the run's own step folders."""
+    return "://" in path or path.startswith("/")
+
+
+def void(_: object) -> None:
+    """Drop a result."""

@@ -1,0 +1,1 @@
+"""Stores: bytes and keys. Nothing here knows what the keys mean."""

@@ -1,0 +1,413 @@
+"""The worker: one rank's side of the protocol.
+
+Rules a change must keep:
+- Input is refused before anything is written; a report is refused at a step that is not above the one before it.
+- FIFO: a marker or farewell is published only after the one before it was acknowledged. What could not be published
+  waits in the outbox, with its bytes fixed, and goes first next time.
+- A report never tells another story than the journal.
+- Another process never wears this one's seat: a forked child is told so at its first call.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import operator
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, SupportsIndex, cast
+
+from tallymark import adopted, inventory, layout, records, transfer
+from tallymark.checkpoint import GENERIC, Checkpoint, Manifest
+from tallymark.driver import Driver
+from tallymark.errors import InvalidInput, StepAborted, StoreError, UsageError, WaitTimeout
+from tallymark.fate import Fates
+from tallymark.history import AttemptFact, State
+from tallymark.host import Host
+from tallymark.journal import Draft, Settled
+from tallymark.records import FileFact, Marker, Plain, to_plain
+from tallymark.register import Patience, retrying
+from tallymark.store.port import RunStore
+from tallymark.transfer import Local
+from tallymark.version import __version__
+
+log = logging.getLogger("tallymark")
+
+DRIVE_AFTER_S = 5.0
+"""How long rank r watches a silent journal before it drives: DRIVE_AFTER_S x (1 + log2(r + 1))."""
+WAIT_FASTEST_S = 0.01
+WAIT_SLOWEST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a rank brings to a step: nothing, local files to copy, or data that lie elsewhere."""
+
+    kind: str = GENERIC
+    metadata: Plain | None = None
+    files: tuple[Local, ...] = ()
+    url: str | None = None
+    chosen: tuple[str, ...] | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.files and self.url is None
+
+
+class Report:
+    """A rank's report of a step. The step's fate is the journal's, and the same for every rank."""
+
+    def __init__(self, worker: Worker, step: int) -> None:
+        self._worker = worker
+        self.step = step
+
+    def wait(self, timeout_s: float | None = None) -> Manifest:
+        """The manifest of the step, once it is committed.
+
+        Without a timeout it waits for the decision, driving if nobody else does; the attempt's `barrier_timeout_s`
+        bounds that. Raises StepAborted, BarrierTimeout, Superseded; WaitTimeout if `timeout_s` passes first, and the
+        step is still open then; StoreError.
+        """
+        return self._worker._wait(self.step, timeout_s)
+
+    def done(self) -> bool:
+        """Whether the step is decided, one way or the other. Looks at the journal once."""
+        return self._worker._done(self.step)
+
+    def __repr__(self) -> str:
+        return f"<Report of step {self.step} by rank {self._worker.rank}>"
+
+
+class Worker:
+    """One rank of a run, seated in an attempt. Made by `tallymark.join`; leave it, or use it in a `with`.
+
+    `base` is the Manifest that all ranks of the attempt resume from, or None; `first_step` the first step to train.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: RunStore,
+        driver: Driver,
+        host: Host | None,
+        open_data: Callable[[str], RunStore],
+        rank: int,
+        attempt: AttemptFact,
+        nonce: str,
+        base: Manifest | None,
+        on_error: Literal["raise", "warn"],
+        patience: Patience,
+    ) -> None:
+        self.rank = rank
+        self.world_size = attempt.world_size
+        self.attempt = attempt.number
+        self.base = base
+        self.first_step = base.step + 1 if base else 0
+        self._store = store
+        self._driver = driver
+        self._host = host
+        self._open_data = open_data
+        self._nonce = nonce
+        self._on_error = on_error
+        self._patience = patience
+        self._fates = Fates(attempt.number)
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._left = False
+        self._last_step: int | None = None
+        self._last: tuple[Plain, Offer, tuple[FileFact, ...] | None] | None = None
+        self._outbox: list[tuple[str, bytes]] = []
+        self._untold: list[int] = []
+
+    # ------------------------------------------------------------------------------------- reporting
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        *,
+        step: int,
+        upload: Literal["foreground"] = "foreground",
+    ) -> Report:
+        """Report a step: this rank's metrics, and its part of the checkpoint if it has one.
+
+        Every rank reports every step, in ascending order. `checkpoint` is a folder, a file, `Checkpoint.from_directory`
+        or `Checkpoint.at`; local files are copied before the call returns, and left alone. Returns when this rank's
+        word is published; `.wait()` for the step's fate. The same report again is the same report.
+
+        Raises InvalidInput (also a ValueError), FileNotFoundError and UsageError before anything is written;
+        Superseded; StoreError or OSError if the shard could not be saved, unless `on_error="warn"`: then it is logged,
+        and in either case the step is aborted for all ranks, quoting the cause. An abort of an earlier step that nobody
+        waited for is logged as a warning.
+        """
+        self._check("report")
+        if upload != "foreground":
+            raise InvalidInput(f"upload={upload!r}: this version knows 'foreground' only")
+        number = check_step(step)
+        plain = to_plain(metrics, "metrics")
+        with self._lock:
+            offer = self._offer(checkpoint, number)
+            if number == self._last_step and self._is_repeated(plain, offer):
+                return Report(self, number)
+            self._check_ascends(number)
+            self._hear()
+            failure = self._save(number, plain, offer)
+            self._untold.append(number)
+            if self._host is not None:
+                self._host.nudge()
+        if failure is not None:
+            if self._on_error == "raise" or not isinstance(failure, StoreError | OSError):
+                raise failure
+            log.warning("rank %s could not save step %s, which is aborted: %s", self.rank, number, failure)
+        return Report(self, number)
+
+    def _offer(self, checkpoint: Checkpoint | str | os.PathLike[str] | None, step: int) -> Offer:
+        """What is offered, with everything refused that can be refused before a byte is written."""
+        if checkpoint is None:
+            return Offer()
+        if isinstance(checkpoint, str | os.PathLike):
+            checkpoint = Checkpoint.from_directory(Path(checkpoint))
+        if not isinstance(checkpoint, Checkpoint):
+            raise InvalidInput(f"checkpoint is a {type(checkpoint).__name__}, not a path or a tallymark.Checkpoint")
+        local, url, chosen = checkpoint._offered()
+        metadata = to_plain(checkpoint.metadata, "metadata")
+        if local is None:
+            return Offer(kind=checkpoint.kind, metadata=metadata, url=url, chosen=chosen)
+        prefix = layout.checkpoint_prefix(step, self.attempt)
+        files = transfer.scan(local, prefix_bytes=len(f"{self._store.url}/{prefix}".encode()))
+        return Offer(kind=checkpoint.kind, metadata=metadata, files=tuple(files))
+
+    def _save(self, step: int, metrics: Plain, offer: Offer) -> Exception | None:
+        """Save the shard, publish the marker that says so, or one that says why not; what stopped it, if anything."""
+        began = time.monotonic()
+        path: str | None = None
+        files: tuple[FileFact, ...] = ()
+        failure: Exception | None = None
+        try:
+            if offer.url is not None:
+                path, files = adopted.claim(offer.url, offer.chosen, self._store, self._open_data, self._patience)
+        except StoreError as problem:
+            failure = problem
+        self._last_step, self._last = step, None  # what is refused is refused above; from here on the step is taken
+        try:
+            if offer.files:
+                path = layout.checkpoint_prefix(step, self.attempt)
+                files = transfer.upload(offer.files, self._store, path, self._patience)
+        except Exception as problem:  # noqa: BLE001  whatever it is, the others must hear of it
+            failure = problem
+        if failure is not None:
+            path, files = None, ()
+        status = "failed" if failure else ("empty" if offer.empty else "saved")
+        marker = Marker(
+            attempt=self.attempt,
+            step=step,
+            first_rank=self.rank,
+            last_rank=self.rank,
+            seats=(self._nonce,),
+            status=status,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            path=path,
+            adopted=offer.url is not None,
+            kind=offer.kind,
+            metadata=offer.metadata or {},
+            files=files,
+            metrics=metrics,
+            durations_s={"save": round(time.monotonic() - began, 6)},
+            cause=f"{type(failure).__name__}: {failure}"[:2000] if failure else "",
+            version=__version__,
+        )
+        body = records.canonical(marker)
+        self._outbox.append((layout.marker_key(self.attempt, step, inventory.name_of(marker, body)), body))
+        if failure is None:
+            self._last = (metrics, offer, files)
+        unpublished = self._publish()
+        return failure or unpublished
+
+    def _publish(self) -> Exception | None:
+        """Send what waits in the outbox, oldest first; the error that stopped it, if one did."""
+        try:
+            while self._outbox:
+                key, body = self._outbox[0]
+                retrying(partial(self._store.put, key, body), self._patience)
+                del self._outbox[0]
+        except StoreError as problem:
+            return problem
+        return None
+
+    def _is_repeated(self, metrics: Plain, offer: Offer) -> bool:
+        """Whether this is the last report once more. A rank that failed at a step cannot take it back."""
+        if self._last is None:
+            return False
+        old_metrics, old_offer, old_files = self._last
+        same_words = (metrics, offer.kind, offer.metadata, offer.url) == (
+            old_metrics, old_offer.kind, old_offer.metadata, old_offer.url,
+        )  # fmt: skip
+        return same_words and (offer.url is not None or transfer.digests(offer.files) == old_files)
+
+    def _check_ascends(self, step: int) -> None:
+        if self._last_step is not None and step <= self._last_step:
+            raise InvalidInput(
+                f"rank {self.rank} reports step {step} after step {self._last_step}: the steps of an attempt ascend"
+            )
+        if step < self.first_step:
+            raise InvalidInput(
+                f"rank {self.rank} reports step {step}, but this attempt resumed from step {self.first_step - 1}: "
+                f"train from worker.first_step ({self.first_step})"
+            )
+
+    # ------------------------------------------------------------------------------------- hearing
+
+    def _hear(self) -> None:
+        """Learn what became of earlier steps; tell of aborts that nobody waited for; publish what is left over."""
+        self._fates.follow(self._driver.follow())
+        for step in [step for step in self._untold if self._fates.settled(step)]:
+            self._untold.remove(step)
+            if self._fates.aborted(step) and self._fates.superseded_by is None:
+                try:
+                    self._fates.commit(step)
+                except StepAborted as told:
+                    log.warning("%s", told)
+        if self._fates.superseded_by is not None:
+            raise self._fates.superseded()
+        if self._fates.finished is not None:
+            raise UsageError(f"the run was finished ({self._fates.finished}): launch again to train on")
+        problem = self._publish()
+        if problem is not None and self._on_error == "raise":
+            raise problem
+
+    def _done(self, step: int) -> bool:
+        self._check("done", after_leaving=True)
+        with self._lock:
+            self._fates.follow(self._driver.follow())
+            return self._fates.settled(step)
+
+    def _wait(self, step: int, timeout_s: float | None) -> Manifest:
+        self._check("wait", after_leaving=True)
+        clock = self._patience.clock
+        start = quiet_since = clock()
+        patience_s = DRIVE_AFTER_S * (1 + math.log2(self.rank + 1))
+        pause, missing = WAIT_FASTEST_S, ""
+        while True:
+            with self._lock:
+                if clock() - quiet_since > patience_s:
+                    poll = self._driver.poll()
+                    entries = list(poll.entries)
+                    missing = f"; waiting for ranks {poll.waiting_for[:8]}" if poll.waiting_for else missing
+                else:
+                    entries = self._driver.follow()
+                self._fates.follow(entries)
+                if self._fates.settled(step):
+                    if step in self._untold:
+                        self._untold.remove(step)
+                    return Manifest.of(self._fates.commit(step), self._store, self._open_data)
+                self._publish()
+            if entries:
+                quiet_since, pause = clock(), WAIT_FASTEST_S
+            if timeout_s is not None and clock() - start >= timeout_s:
+                raise WaitTimeout(f"step {step} was not decided within {timeout_s:g} s{missing}; it is still open")
+            left = math.inf if timeout_s is None else max(0.0, start + timeout_s - clock())
+            self._patience.sleep(min(pause, left))
+            pause = min(max(WAIT_SLOWEST_S, self.world_size / 2000), pause * 1.3)
+
+    # ------------------------------------------------------------------------------------- leaving
+
+    def leave(self) -> None:
+        """Say farewell: this rank reports nothing more. Calling it again does nothing.
+
+        What waits in the outbox is published first. The rank that hosts the driver stays until every open step is
+        decided or past its deadline. Raises StoreError if the last words could not be published.
+        """
+        self._leave("left", linger=True)
+
+    def finish(self, status: str = "completed") -> None:
+        """Leave; and, on rank 0, end the run with `status` once every open step is decided.
+
+        A later launch may continue the run. Raises StoreError, CommitUnknown.
+        """
+        if not 0 < len(str(status)) <= 200:
+            raise InvalidInput(f"status={status!r}: a short text is wanted, such as 'completed'")
+        self._check("finish")
+        self._leave(f"finished: {status}", linger=True)
+        if self.rank != 0:
+            return
+
+        def derive(state: State | None) -> Draft | Settled[None]:
+            live = state.live if state else None
+            if state is None or live is None or live.number != self.attempt or state.finished is not None:
+                return Settled(None)
+            return Draft(records.Finish, self.attempt, {"status": str(status)})
+
+        with self._lock:
+            self._driver.journal.append(derive)
+
+    def _leave(self, why: str, *, linger: bool) -> None:
+        if self._left:
+            return
+        self._check("leave")
+        self._left = True
+        with self._lock:
+            problem = self._publish()
+            farewell = records.Farewell(
+                attempt=self.attempt, rank=self.rank, nonce=self._nonce, last_step=self._last_step, why=why[:500]
+            )
+            key = layout.farewell_key(self.attempt, self.rank, self._nonce)
+            if problem is None:
+                self._outbox.append((key, records.canonical(farewell)))
+                problem = self._publish()
+            if self._host is not None:
+                self._host.stop()
+                while linger and problem is None and self._lingers():
+                    self._patience.sleep(WAIT_FASTEST_S * 5)
+        if problem is not None and linger:
+            raise problem
+
+    def _lingers(self) -> bool:
+        """Drive on: whether a step is still open."""
+        poll = self._driver.poll()
+        self._fates.follow(poll.entries)
+        return self._fates.superseded_by is None and (poll.moved or poll.step is not None)
+
+    def __enter__(self) -> Self:
+        self._check("with")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.leave()
+            return
+        try:
+            self._leave(f"{kind.__name__}: {problem}", linger=False)
+        except Exception as second:  # noqa: BLE001  the first exception is the one to be seen
+            log.warning("rank %s could not say farewell: %s", self.rank, second)
+
+    def _check(self, call: str, *, after_leaving: bool = False) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"{call}: this is a forked child (pid {os.getpid()}) of the process that joined (pid {self._pid}); "
+                "join anew in the child, or start it with 'spawn'"
+            )
+        if self._left and not after_leaving:
+            raise UsageError(f"{call}: rank {self.rank} has left attempt {self.attempt}; join with a new launch id")
+
+    def __repr__(self) -> str:
+        return f"<Worker rank {self.rank} of {self.world_size}, attempt {self.attempt} of {self._store.url}>"
+
+
+def check_step(step: object) -> int:
+    """A step as a plain integer, 0 <= step < 10**16. Raises InvalidInput."""
+    if isinstance(step, bool) or not hasattr(type(step), "__index__"):
+        raise InvalidInput(f"step={step!r}: a step is an integer, not a {type(step).__name__}")
+    number = operator.index(cast(SupportsIndex, step))
+    if not 0 <= number < layout.STEP_LIMIT:
+        raise InvalidInput(f"step={number}: a step lies between 0 and 10**16 - 1")
+    return number
