@@ -221,9 +221,7 @@ def _mismatch(names: list[MarkerName]) -> Verdict | None:
         first_of.setdefault(name.where, name)
     if len(first_of) < 2:
         return None
-    groups = "; ".join(
-        _ranks(_ranks_of(name for name in saved if name.where == where)) for where in first_of
-    )
+    groups = "; ".join(_ranks(_ranks_of(name for name in saved if name.where == where)) for where in first_of)
     ranks = _ranks_of(saved)
     return Abort("path-mismatch", ranks, f"different checkpoints are named: {groups}", tuple(first_of.values()))
 
@@ -270,8 +268,8 @@ def _compare(seen: Observation, saved: list[MarkerName], files: Mapping[str, int
     for name in saved:
         for fact in _body(seen, name).files:
             if expected.setdefault(fact.path, (fact.size, fact.digest)) != (fact.size, fact.digest):
-                both = (owner[fact.path], name)
-                ranks = tuple(sorted({item.first for item in both}))
+                both = tuple(dict.fromkeys((owner[fact.path], name)))
+                ranks = tuple(item.first for item in both)
                 detail = f"{_ranks(ranks)} wrote different files at the same path {fact.path!r}"
                 return Abort("shard-conflict", ranks, detail, both)
             owner.setdefault(fact.path, name)

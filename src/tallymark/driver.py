@@ -22,7 +22,7 @@ from typing import Any
 from tallymark import barrier, history, inventory, layout, records
 from tallymark.adopted import opener
 from tallymark.barrier import Abort, Commit, Look, Verdict, Wait
-from tallymark.errors import StoreError
+from tallymark.errors import CommitUnknown, StoreError
 from tallymark.history import State
 from tallymark.journal import Draft, Journal, Settled
 from tallymark.observe import Watch, is_adopted
@@ -177,11 +177,15 @@ class Driver:
             return draft
 
         try:
-            self.journal.append(derive, refresh=False)
+            entry = self.journal.append(derive, refresh=False)
         except history.Refused as problem:
             # no step may stay undecidable: what the fold refuses to commit is aborted, and says why
             refused = self._abort(watch, step, Abort("refused", (), str(problem)))
-            self.journal.append(lambda state: derive(state, refused))
+            entry = self.journal.append(lambda state: derive(state, refused))
+        if isinstance(entry, records.Commit):
+            log.info("step %s is committed: slot %s, attempt %s", step, entry.slot, attempt)
+        elif isinstance(entry, records.Abort):
+            log.info("step %s is aborted (%s): %s", step, entry.reason, entry.detail)
 
     def _commit(self, watch: Watch, step: int, verdict: Commit) -> Draft:
         seen = watch.steps[step]
@@ -263,8 +267,8 @@ class Driver:
             try:
                 poll = self.poll()
                 self._tell(poll)
-            except StoreError as problem:
-                if not problem.retryable:
+            except (StoreError, CommitUnknown) as problem:
+                if isinstance(problem, StoreError) and not problem.retryable:
                     raise
                 log.warning("tallymark driver: the store does not answer; trying on: %s", problem)
                 poll = Poll((), False)

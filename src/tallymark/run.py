@@ -25,10 +25,12 @@ from tallymark.register import Patience
 from tallymark.store.open import open_store
 from tallymark.worker import check_step
 
+HOSTS_READ = 64
+
 
 @dataclass(frozen=True, slots=True)
 class OpenStepStatus:
-    """An undecided step: the ranks that reported it, and the hosts of those that did not ("" if never seated)."""
+    """An undecided step: the ranks that reported it, and the hosts of the first that did not ("" if unknown)."""
 
     step: int
     reported: tuple[int, ...]
@@ -119,7 +121,8 @@ class Run:
             missing = barrier.missing(watch.observation(step))
             absent = set(missing)
             reported = tuple(rank for rank in range(live.world_size) if rank not in absent)
-            steps.append(OpenStepStatus(step, reported, watch.read_hosts(missing)))
+            hosts = {**dict.fromkeys(missing, ""), **watch.read_hosts(missing[:HOSTS_READ])}
+            steps.append(OpenStepStatus(step, reported, hosts))
         return Status(self.url, state.head, live.world_size, tuple(steps), tuple(sorted(watch.farewells)))
 
     def _replay(self) -> State | None:

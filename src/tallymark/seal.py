@@ -19,6 +19,7 @@ from tallymark.store.port import RunStore
 
 log = logging.getLogger("tallymark")
 BATCH = 1000
+OTHERS_KEPT = 64
 OTHERS_AFTER_S = 10.0
 """How long another driver's commit is left to that driver to seal. Politeness only: sealing twice is harmless."""
 
@@ -67,6 +68,9 @@ class Sealer:
         if isinstance(entry, Commit):
             due = None if ours else self._patience.clock() + OTHERS_AFTER_S
             self._waiting[entry.slot] = (entry, due)
+            others = [slot for slot, (_, due) in self._waiting.items() if due is not None]
+            for slot in others[:-OTHERS_KEPT]:
+                del self._waiting[slot]
 
     def sweep_later(self, keys: list[str]) -> None:
         """Remember markers of decided steps."""

@@ -26,8 +26,8 @@ from typing import Any, Literal, Self, SupportsIndex, cast
 
 from tallymark import adopted, inventory, layout, records, transfer
 from tallymark.checkpoint import GENERIC, Checkpoint, Manifest
-from tallymark.driver import Driver
-from tallymark.errors import InvalidInput, StepAborted, StoreError, UsageError, WaitTimeout
+from tallymark.driver import Driver, Poll
+from tallymark.errors import CommitUnknown, InvalidInput, StepAborted, StoreError, UsageError, WaitTimeout
 from tallymark.fate import Fates
 from tallymark.history import AttemptFact, State
 from tallymark.host import Host
@@ -298,7 +298,7 @@ class Worker:
         while True:
             with self._lock:
                 if clock() - quiet_since > patience_s:
-                    poll = self._driver.poll()
+                    poll = self._poll()
                     entries = list(poll.entries)
                     missing = f"; waiting for ranks {poll.waiting_for[:8]}" if poll.waiting_for else missing
                 else:
@@ -316,6 +316,14 @@ class Worker:
             left = math.inf if timeout_s is None else max(0.0, start + timeout_s - clock())
             self._patience.sleep(min(pause, left))
             pause = min(max(WAIT_SLOWEST_S, self.world_size / 2000), pause * 1.3)
+
+    def _poll(self) -> Poll:
+        """Drive once. An append whose outcome is not known yet is not the end: the next poll asks again."""
+        try:
+            return self._driver.poll()
+        except CommitUnknown as problem:
+            log.warning("rank %s drives on: %s", self.rank, problem)
+            return Poll((), moved=True)
 
     # ------------------------------------------------------------------------------------- leaving
 
@@ -335,7 +343,7 @@ class Worker:
         if not 0 < len(str(status)) <= 200:
             raise InvalidInput(f"status={status!r}: a short text is wanted, such as 'completed'")
         self._check("finish")
-        self._leave(f"finished: {status}", linger=True)
+        self._leave(f"finished: {status}", linger=True, drive=self.rank == 0)
         if self.rank != 0:
             return
 
@@ -348,7 +356,7 @@ class Worker:
         with self._lock:
             self._driver.journal.append(derive)
 
-    def _leave(self, why: str, *, linger: bool) -> None:
+    def _leave(self, why: str, *, linger: bool, drive: bool = False) -> None:
         if self._left:
             return
         self._check("leave")
@@ -364,14 +372,15 @@ class Worker:
                 problem = self._publish()
             if self._host is not None:
                 self._host.stop()
-                while linger and problem is None and self._lingers():
+            if linger and problem is None and (drive or self._host is not None):
+                while self._lingers():
                     self._patience.sleep(WAIT_FASTEST_S * 5)
         if problem is not None and linger:
             raise problem
 
     def _lingers(self) -> bool:
         """Drive on: whether a step is still open."""
-        poll = self._driver.poll()
+        poll = self._poll()
         self._fates.follow(poll.entries)
         return self._fates.superseded_by is None and (poll.moved or poll.step is not None)
 
