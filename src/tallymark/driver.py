@@ -17,7 +17,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from tallymark import barrier, history, inventory, layout, records
 from tallymark.adopted import opener
@@ -67,13 +67,23 @@ class Driver:
         *,
         storage_options: Mapping[str, Any] | None = None,
         store: Any = None,
-        patience: Patience | None = None,
     ) -> None:
-        self._patience = patience or Patience()
-        self._store: RunStore = open_store(url, storage_options=storage_options, store=store)
-        self._data = opener(storage_options)
-        self.journal = Journal(self._store, written_by=whoami(), patience=self._patience)
-        self._sealer = Sealer(self._store, self._patience)
+        place = open_store(url, storage_options=storage_options, store=store)
+        self._begin(place, opener(storage_options), Patience())
+
+    @classmethod
+    def over(cls, store: RunStore, open_data: Callable[[str], RunStore], patience: Patience) -> Self:
+        """A driver on a store that is open already: for a worker, and for the settling of an attempt."""
+        made = cls.__new__(cls)
+        made._begin(store, open_data, patience)
+        return made
+
+    def _begin(self, store: RunStore, open_data: Callable[[str], RunStore], patience: Patience) -> None:
+        self._store = store
+        self._data = open_data
+        self._patience = patience
+        self.journal = Journal(store, written_by=whoami(), patience=patience)
+        self._sealer = Sealer(store, patience)
         self._watch: Watch | None = None
         self._kept: list[AnyEntry] = []
         self._started = False

@@ -11,7 +11,7 @@ import datetime
 import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from tallymark import launch, layout, opening, records
@@ -68,23 +68,23 @@ def join(
         raise InvalidInput(f"on_error={on_error!r}: say 'raise' or 'warn'")
     patience = Patience(timeout_s=_check_seconds("store_timeout_s", store_timeout_s))
     place = open_store(url, storage_options=storage_options, store=store)
-    driver = Driver(None, storage_options=storage_options, store=place, patience=patience)
+    open_data = opener(storage_options)
+    driver = Driver.over(place, open_data, patience)
     if identity.rank == 0:
         attempt = opening.open_attempt(driver, wish)
     else:
         attempt = opening.find_attempt(driver, wish, timeout_s=join_timeout_s, patience=patience)
     nonce = take_seat(place, attempt, identity.rank, patience)
     hosts = identity.rank == 0 if host_driver is None else host_driver
-    open_data = opener(storage_options)
     return Worker(
         store=place,
         driver=driver,
-        host=Host(Driver(None, storage_options=storage_options, store=place, patience=patience)) if hosts else None,
+        host=Host(Driver.over(place, open_data, patience)) if hosts else None,
         open_data=open_data,
         rank=identity.rank,
         attempt=attempt,
         nonce=nonce,
-        base=_base(driver, attempt, place, storage_options),
+        base=_base(driver, attempt, place, open_data),
         on_error=on_error,
         patience=patience,
     )
@@ -130,14 +130,14 @@ def _refuse(store: RunStore, attempt: AttemptFact, rank: int, key: str, patience
 
 
 def _base(
-    driver: Driver, attempt: AttemptFact, store: RunStore, storage_options: Mapping[str, Any] | None
+    driver: Driver, attempt: AttemptFact, store: RunStore, open_data: Callable[[str], RunStore]
 ) -> Manifest | None:
     if attempt.base is None:
         return None
     entry = driver.journal.read(attempt.base.slot)
     if not isinstance(entry, Commit):
         raise TallymarkError(f"slot {attempt.base.slot}, the base of attempt {attempt.number}, is no commit")
-    return Manifest.of(entry, store, opener(storage_options))
+    return Manifest.of(entry, store, open_data)
 
 
 def _check_resume(resume: object) -> str | int:

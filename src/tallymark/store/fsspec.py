@@ -77,7 +77,7 @@ class FsspecStore:
         except ImportError as exc:
             raise InvalidInput(f"{self._url} needs s3fs ({exc}): pip install 'tallymark[s3]'") from exc
         try:
-            return S3Backend(bucket, options, kind=type(filesystem) if filesystem is not None else None)
+            return S3Backend(bucket, options, like=filesystem)
         except Exception as exc:  # noqa: BLE001 - whatever the constructor dislikes was in the options
             why = f"{type(exc).__name__}: {exc}"
             raise InvalidInput(f"s3fs refused the storage_options of {self._url}: {self._scrub(why)}") from None
@@ -141,6 +141,7 @@ class FsspecStore:
         cut = len(self._prefix)
         start = self._prefix + after if after else ""
         with self._raising("list", prefix):
+            self._check_process()
             for page in self._backend.pages(self._prefix + prefix, start):
                 for name, size in page:
                     # Compared here too: a server may not know start-after, or hold things beside the prefix.

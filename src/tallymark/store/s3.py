@@ -25,6 +25,7 @@ import aiohttp
 import botocore.exceptions
 import botocore.parsers
 import s3fs
+from aiobotocore.config import AioConfig  # type: ignore[import-untyped]
 from fsspec.asyn import sync
 
 from tallymark.store.backend import Fault, Meaning, Piece
@@ -57,14 +58,16 @@ class S3Backend:
 
     __slots__ = ("_bucket", "_fs", "creates_exclusively", "lists_in_order")
 
-    def __init__(self, bucket: str, options: Mapping[str, Any], *, kind: type | None = None) -> None:
-        kind = kind or s3fs.S3FileSystem
+    def __init__(self, bucket: str, options: Mapping[str, Any], *, like: Any = None) -> None:
+        kind = s3fs.S3FileSystem if like is None else type(like)
         if not issubclass(kind, s3fs.S3FileSystem):
             raise TypeError(f"a filesystem of class {kind.__name__} is not an s3fs.S3FileSystem")
+        arguments = () if like is None else like.storage_args
         config = {**_CONFIG, **(options.get("config_kwargs") or {})}
+        AioConfig(**config)  # Raises now what it would raise at the first request.
         unwanted = ("loop", "listings_expiry_time", "max_paths")
         kept = {name: value for name, value in options.items() if name not in unwanted}
-        self._fs: Any = kind(**{**kept, **_OURS, "config_kwargs": config})
+        self._fs: Any = kind(*arguments, **{**kept, **_OURS, "config_kwargs": config})
         self._fs.retries = 1
         self._bucket = bucket
         self.creates_exclusively = True

@@ -9,14 +9,12 @@ This file alone knows what may happen between a proposer and its store, one requ
 - with `denials`, a request may be refused for good; that one does not land;
 - a proposer may die at any point: every claim is checked in every state, so also in those where one never moves again.
 
-How: a proposer is deterministic, so its state is the list of answers that it got. To move it, `propose` is run again
-from the start against recorded answers, until it asks for the next one. Such runs are remembered per list of answers,
-so that the search over the proposers' joint histories is a walk through tables.
+How: a proposer is deterministic, so its state is the list of answers that it got (`replay`). What it asks next is
+remembered per list of answers, so that the search over the proposers' joint histories is a walk through tables.
 
 Rules a change must keep:
-- The code under test is never imitated here: it is called, through `Register.propose`.
-- What is claimed: the register's value never changes; whoever gets an answer gets that value, and it was proposed; whose
-  proposal ended in a StoreError sees its value win in no future.
+- What is claimed: the register's value never changes; whoever gets an answer gets that value, and it was proposed;
+  whose proposal ended in a StoreError sees its value win in no future.
 - The bound is the number of pauses that each proposer makes (a retry or a further round costs one): the real giving up
   is part of the history.
 """
@@ -28,15 +26,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from tallymark.ballots import BallotRegister
-from tallymark.errors import CommitUnknown, StoreDenied, StoreError
 from tallymark.register import CreateRegister, Patience, Register
-from tallymark.store.port import Failed, Listed, Store
-
-KEY = "journal/0000000000.json"
-Subject: TypeAlias = Callable[[Store, Patience, Callable[[], str]], Register]
+from tallymark.store.port import Store
+from tallymark.testing.replay import DENIED, DONE, KEY, LOST, Answer, Op, Record, Subject, play
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +51,12 @@ class Bounds:
 
 @dataclass(slots=True)
 class Report:
-    """How much was searched. `endings` counts, over states where nobody moves any more, what the proposers were told."""
+    """How much was searched. `endings` counts what the proposers were told, over states where all are."""
 
     states: int = 0
     moves: int = 0
     replays: int = 0
-    endings: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    endings: Counter[tuple[str | bytes, ...]] = field(default_factory=Counter)
     seconds: float = 0.0
 
 
@@ -74,76 +69,10 @@ class Violated(AssertionError):
         self.history = tuple(history)
 
 
-class Op(NamedTuple):
-    """A request that a proposer waits for."""
-
-    verb: str
-    key: str
-    body: bytes = b""
-
-
-class Answer(NamedTuple):
-    """What it is told: `ok` with a value, `lost`, or `denied`."""
-
-    word: str
-    value: Any = None
-
-
-LOST, DENIED, DONE = Answer("lost"), Answer("denied"), Answer("ok")
-
-
-class _Asks(BaseException):
-    """The recorded answers are used up. No Exception, so that no handler in the code under test may take it."""
-
-    def __init__(self, op: Op) -> None:
-        super().__init__(op)
-        self.op = op
-
-
-class _Replay:
-    """A store that answers from a record."""
-
-    url = "replay://"
-    creates_exclusively = True
-    all_clients_create = False
-    lists_in_order = True
-    visibility_delay_s = 0.0
-
-    def __init__(self, record: Sequence[tuple[Op, Answer]]) -> None:
-        self._record = iter(record)
-
-    def _ask(self, op: Op) -> Any:
-        asked, answer = next(self._record, (None, DONE))
-        if asked is None:
-            raise _Asks(op)
-        assert asked == op, f"not deterministic: asked {op} where it had asked {asked}"
-        if answer == LOST:
-            raise StoreError("the reply was lost", key=op.key, retryable=True)
-        if answer == DENIED:
-            raise StoreDenied("refused", key=op.key)
-        return answer.value
-
-    def read(self, key: str) -> bytes | None:
-        body: bytes | None = self._ask(Op("read", key))
-        return body
-
-    def create(self, key: str, body: bytes) -> bool:
-        return bool(self._ask(Op("create", key, body)))
-
-    def put(self, key: str, body: bytes) -> None:
-        self._ask(Op("put", key, body))
-
-    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        yield from (Listed(key, 1) for key in self._ask(Op("list", prefix)))
-
-    def delete(self, keys: Sequence[str]) -> Sequence[Failed]:
-        raise AssertionError("a register deletes nothing")
-
-
 class _Node(NamedTuple):
     """A proposer after some answers: what it asks next, or what it ended with; and all it ever sent, as bits."""
 
-    record: tuple[tuple[Op, Answer], ...]
+    record: Record
     op: Op | None
     outcome: str | bytes
     sent: int
@@ -200,29 +129,13 @@ class _Search:
         self.ends: dict[tuple[int, str | bytes, int], int] = {}
         self.report = Report()
 
-    def play(self, who: int, record: tuple[tuple[Op, Answer], ...], sent: int) -> int:
+    def play(self, who: int, record: Record, sent: int) -> int:
         """Run the real code against a record, to where it asks for more or ends."""
         self.report.replays += 1
-        now = 0.0
-
-        def sleep(pause_s: float) -> None:
-            nonlocal now
-            now += pause_s
-
-        patience = Patience(
-            self.bounds.pauses, first_pause_s=1, longest_pause_s=1, clock=lambda: now, sleep=sleep, random=lambda: 1.0
-        )
-        op, outcome = None, b""
-        try:
-            register = self.subject(_Replay(record), patience, lambda: f"{who:016x}")
-            outcome = register.propose(KEY, self.values[who])
-        except _Asks as asks:
-            op = asks.op
-        except CommitUnknown:
-            return self._add(who, _Node(record, None, "unknown", sent))
-        except StoreError:
-            return self._add(who, _Node(record, None, "refused", sent))
-        return self._add(who, _Node(record, op, outcome, sent))
+        now = play(self.subject, record, nonce=f"{who:016x}", value=self.values[who], pauses=self.bounds.pauses)
+        if isinstance(now, Op):
+            return self._add(who, _Node(record, now, "", sent))
+        return self._add(who, _Node(record, None, now, sent))
 
     def _add(self, who: int, node: _Node) -> int:
         """A new node, or the same ending again: what a proposer was told before it ended matters no more."""
@@ -320,19 +233,12 @@ class _Search:
             seen.add(after)
             assert len(seen) <= most_states, f"more than {most_states} states: choose narrower bounds"
             path.append((words, after, self.moves(after)))
-            self._count_ending(after)
+            ends = [self.nodes[who][at] for who, at in enumerate(after.nodes)]
+            if all(node.op is None for node in ends):
+                self.report.endings[tuple(node.outcome for node in ends)] += 1
         self.report.states = len(seen)
         self.report.seconds = time.perf_counter() - began
         return self.report
-
-    def _count_ending(self, state: _State) -> None:
-        ends = [self.nodes[who][at] for who, at in enumerate(state.nodes)]
-        if all(node.op is None for node in ends):
-            self.report.endings[tuple(_spoken(node.outcome) for node in ends)] += 1
-
-
-def _spoken(outcome: str | bytes) -> str:
-    return outcome if isinstance(outcome, str) else outcome.decode()
 
 
 def _with(items: tuple[int, ...], index: int, item: int) -> tuple[int, ...]:
