@@ -50,4 +50,5 @@ $(VENV)/.installed-s3: pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps ministack==1.5.33
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-s3

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tallymark import layout
+from tallymark import layout, transfer
 from tallymark.errors import InvalidInput
 from tallymark.records import FileFact
 from tallymark.register import Patience, retrying
@@ -56,6 +56,6 @@ def claim(
 
 def _comparable(store: RunStore) -> str:
     """A place in a form that can be compared by prefix: links in local paths resolved, one slash at the end."""
-    here = store.local_path("")
+    here = transfer.local_folder(store, "")
     place = os.path.realpath(here) if here is not None else store.url
     return place.rstrip("/") + "/"

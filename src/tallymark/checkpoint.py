@@ -169,7 +169,7 @@ class Checkpoint:
     def metadata(self) -> dict[Any, Any]:
         """Before the report: this rank's metadata. Of a committed checkpoint: contributing rank -> its metadata."""
         if self._contents is None:
-            return dict(self._metadata)
+            return _metadata_of(self._metadata)
         return {word.rank: from_plain(word.metadata) for word in self._contents.inventory.ranks}
 
     def files(self, rank: int | None = None) -> list[FileInfo]:
@@ -216,7 +216,7 @@ class Checkpoint:
         Treat it as read-only: in place, these are the run's own files.
         """
         contents = self._of("as_directory")
-        here = contents.store.local_path(contents.prefix)
+        here = transfer.local_folder(contents.store, contents.prefix)
         if here is not None:
             yield here
             return
@@ -336,9 +336,9 @@ def _check_kind(kind: object) -> str:
 
 
 def _metadata_of(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Metadata, refused with a TypeError (as its users expect) where JSON cannot hold it."""
+    """A copy of metadata, refused with a TypeError (as its users expect) where JSON cannot hold it."""
     try:
-        to_plain({} if metadata is None else metadata, "metadata")
+        copy: dict[str, Any] = from_plain(to_plain({} if metadata is None else metadata, "metadata"))
     except InvalidInput as problem:
         raise TypeError(str(problem)) from problem
-    return dict(metadata or {})
+    return copy

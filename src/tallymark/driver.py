@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ class Driver:
         self._store = store
         self._data = open_data
         self._patience = patience
-        self.journal = Journal(store, written_by=whoami(), patience=patience)
+        self.journal = Journal(store, patience=patience)
         self._sealer = Sealer(store, patience)
         self._watch: Watch | None = None
         self._kept: list[AnyEntry] = []
@@ -269,13 +268,21 @@ class Driver:
 
     # ------------------------------------------------------------------------------------- a loop of polls
 
-    def run(self, stop: threading.Event | None = None, *, until_finished: bool = True) -> None:
-        """Poll until `stop` is set, or the run is finished. Store errors are logged and outlived; a corrupt journal,
-        refused credentials and an unsuited store are raised."""
+    def run(
+        self,
+        stop: threading.Event | None = None,
+        *,
+        until_finished: bool = True,
+        on_poll: Callable[[Poll], None] | None = None,
+    ) -> None:
+        """Poll until `stop` is set, or the run is finished; `on_poll` is told of every poll. Store errors are logged
+        and outlived; a corrupt journal, refused credentials and an unsuited store are raised."""
         pause = POLL_FASTEST_S
         while stop is None or not stop.is_set():
             try:
                 poll = self.poll()
+                if on_poll is not None:
+                    on_poll(poll)
                 self._tell(poll)
             except (StoreError, CommitUnknown) as problem:
                 if isinstance(problem, StoreError) and not problem.retryable:
@@ -307,8 +314,3 @@ class Driver:
         names = ", ".join(f"rank {rank} ({host or 'not seated'})" for rank, host in hosts.items())
         more = f" and {len(poll.waiting_for) - 8} more" if len(poll.waiting_for) > 8 else ""
         log.warning("step %s waits for %s%s", poll.step, names, more)
-
-
-def whoami() -> str:
-    """This process, for people."""
-    return f"{socket.gethostname()}/{os.getpid()}"

@@ -28,7 +28,7 @@ from tallymark.register import Patience, retrying
 from tallymark.store.open import open_store
 from tallymark.store.port import RunStore
 from tallymark.version import __version__
-from tallymark.worker import Worker, check_step
+from tallymark.worker import Worker
 
 NONCE_DIGITS = 16
 
@@ -145,7 +145,7 @@ def _check_resume(resume: object) -> str | int:
         if resume in ("auto", "must", "never"):
             return resume
         raise InvalidInput(f"resume={resume!r}: say 'auto', 'must', 'never' or a step (an integer)")
-    return check_step(resume)
+    return layout.check_step(resume)
 
 
 def _check_seconds(name: str, value: object) -> float:

@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import os
 import secrets
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -58,6 +60,11 @@ class Settled(Generic[T]):
 Derive: TypeAlias = Callable[[State | None], Draft | Settled[T]]
 
 
+def whoami() -> str:
+    """This process, for people."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
 def new_nonce() -> str:
     """32 random hex digits."""
     return secrets.token_hex(16)
@@ -66,13 +73,12 @@ def new_nonce() -> str:
 class Journal:
     """One process's view of a run's journal. Not for use by two threads at once.
 
-    `state` is None while no slot is known. `written_by` is told to people who read the journal.
+    `state` is None while no slot is known.
     """
 
-    def __init__(self, store: Store, *, written_by: str, patience: Patience | None = None) -> None:
+    def __init__(self, store: Store, *, patience: Patience | None = None) -> None:
         self.state: State | None = None
         self._store = store
-        self._written_by = written_by
         self._patience = patience or Patience()
         self._pending: tuple[int, bytes] | None = None
         self._news: list[AnyEntry] = []
@@ -228,7 +234,7 @@ class Journal:
             prev=state.digest if state else None,
             attempt=draft.attempt,
             head=_NO_HEAD,
-            written_by=self._written_by,
+            written_by=whoami(),
             nonce=new_nonce(),
             wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             **draft.fields,

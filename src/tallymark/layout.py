@@ -10,10 +10,11 @@ Rules a change must keep:
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 import unicodedata
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex, cast
 
 from tallymark.errors import InvalidInput
 from tallymark.records import sha256
@@ -188,3 +189,18 @@ def check_path(path: str, *, prefix_bytes: int = 0) -> None:
         raise InvalidInput(
             f"the path {path!r} makes a key of {prefix_bytes + size} bytes; the limit is {KEY_BYTES_LIMIT}. Shorten it"
         )
+
+
+def check_step(step: object) -> int:
+    """A step as a plain integer, 0 <= step < 10**16. Raises InvalidInput."""
+    kind = type(step).__name__
+    try:
+        number = operator.index(cast(SupportsIndex, step))
+    except TypeError as problem:  # arrays have an __index__ too, which works for some of them only
+        raise InvalidInput(f"step={step!r:.80}: a step is an integer, not a {kind}") from problem
+    if isinstance(step, bool):
+        raise InvalidInput(f"step={step!r}: a step is an integer, not a {kind}")
+    if not 0 <= number < STEP_LIMIT:
+        shown = number if number.bit_length() < 100 else f"an integer of {number.bit_length()} bits"
+        raise InvalidInput(f"step={shown}: a step lies between 0 and 10**16 - 1")
+    return number

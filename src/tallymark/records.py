@@ -374,6 +374,9 @@ def convert(value: object, kind: type[R], what: str) -> R:
         found = value.get("format") if isinstance(value, Mapping) else None
         if found != expected:
             raise RecordError(f"{what}: its format is {found!r}, and this version of tallymark reads {expected!r} only")
+    tag = kind.__struct_config__.tag  # type: ignore[attr-defined]
+    if tag is not None and not (isinstance(value, Mapping) and value.get("kind") == tag):
+        raise RecordError(f"{what}: it is no {tag} entry")
     try:
         return msgspec.convert(value, type=kind, strict=True)
     except (msgspec.ValidationError, RecursionError) as problem:

@@ -15,15 +15,14 @@ from typing import Any
 from tallymark import barrier
 from tallymark.adopted import opener
 from tallymark.checkpoint import Manifest
-from tallymark.driver import whoami
 from tallymark.errors import InvalidInput, RecordError
 from tallymark.history import State
 from tallymark.journal import Journal
+from tallymark.layout import check_step
 from tallymark.observe import Watch
 from tallymark.records import AnyEntry, Commit, Head
 from tallymark.register import Patience
 from tallymark.store.open import open_store
-from tallymark.worker import check_step
 
 HOSTS_READ = 64
 
@@ -61,7 +60,7 @@ class Run:
         self._store = open_store(url, storage_options=storage_options, store=store)
         self._open_data = opener(storage_options)
         self._patience = Patience()
-        self._journal = Journal(self._store, written_by=whoami(), patience=self._patience)
+        self._journal = Journal(self._store, patience=self._patience)
         self._entries: dict[int, AnyEntry] = {}
 
     @property

@@ -31,7 +31,10 @@ def is_sealed(store: RunStore, commit: Commit, patience: Patience) -> bool:
 
 
 def seal(store: RunStore, commit: Commit, patience: Patience) -> None:
-    """Write the inventory and a copy of the manifest beside the data, and read the inventory back."""
+    """Write a copy of the manifest and the inventory beside the data, and read the inventory back.
+
+    The inventory is the seal, and comes last: who finds it need not look for the manifest.
+    """
     if commit.checkpoint is None:
         return
     markers = inventory.read_tally(store, commit, patience)
@@ -44,8 +47,8 @@ def seal(store: RunStore, commit: Commit, patience: Patience) -> None:
     body = inventory.encode(commit, inventory.collect(markers))
     key = layout.inventory_key(commit.step, commit.attempt)
     manifest = layout.manifest_key(commit.step, commit.attempt)
-    retrying(lambda: store.put(key, body), patience)
     retrying(lambda: store.put(manifest, records.canonical(commit)), patience)
+    retrying(lambda: store.put(key, body), patience)
     found = retrying(lambda: store.read(key), patience)
     if found != body:
         raise StoreError(f"{key} does not read back as it was written", key=key, retryable=True)

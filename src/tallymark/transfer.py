@@ -119,6 +119,12 @@ def download(files: Sequence[InventoryFile], store: Files, prefix: str, target: 
         raise CheckpointDamaged(f"missing, or not what the inventory says: {shown(bad)}", paths=sorted(bad))
 
 
+def local_folder(store: Files, prefix: str) -> Path | None:
+    """Where the folder behind a prefix lies on this machine, if it does. A port speaks of objects only."""
+    inside = store.local_path(prefix + "object")
+    return None if inside is None else inside.parent
+
+
 def shown(paths: Sequence[str]) -> str:
     """A few paths, for a message."""
     more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import operator
 import os
 import socket
 import threading
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex, cast
+from typing import Any, Literal, Self
 
 from tallymark import adopted, inventory, layout, records, transfer
 from tallymark.checkpoint import GENERIC, Checkpoint, Manifest
@@ -150,7 +149,7 @@ class Worker:
         self._check("report")
         if upload != "foreground":
             raise InvalidInput(f"upload={upload!r}: this version knows 'foreground' only")
-        number = check_step(step)
+        number = layout.check_step(step)
         plain = to_plain(metrics, "metrics")
         with self._lock:
             offer = self._offer(checkpoint, number)
@@ -410,13 +409,3 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"<Worker rank {self.rank} of {self.world_size}, attempt {self.attempt} of {self._store.url}>"
-
-
-def check_step(step: object) -> int:
-    """A step as a plain integer, 0 <= step < 10**16. Raises InvalidInput."""
-    if isinstance(step, bool) or not hasattr(type(step), "__index__"):
-        raise InvalidInput(f"step={step!r}: a step is an integer, not a {type(step).__name__}")
-    number = operator.index(cast(SupportsIndex, step))
-    if not 0 <= number < layout.STEP_LIMIT:
-        raise InvalidInput(f"step={number}: a step lies between 0 and 10**16 - 1")
-    return number

@@ -21,8 +21,6 @@ HELD_OUT = 100
 BATCH = 8
 RATE = 0.01
 MOMENTUM = 0.9
-WEIGHTS_FILE = "weights.bin"
-STATE_FILE = "state.json"
 
 Row = tuple[tuple[float, ...], int]
 
@@ -45,9 +43,14 @@ def share(rank: int, world_size: int) -> list[int]:
     return list(range(rank * MEMBERS // world_size, (rank + 1) * MEMBERS // world_size))
 
 
-def folder_of(number: int) -> str:
-    """The folder of a member inside a checkpoint."""
-    return f"member-{number:02d}"
+def state_file(number: int) -> str:
+    """The file of a member that training resumes from."""
+    return f"member-{number:02d}.state.json"
+
+
+def weights_file(number: int) -> str:
+    """The file of a member's weights alone, as an evaluation would want them."""
+    return f"member-{number:02d}.weights.bin"
 
 
 class Member:
@@ -90,27 +93,23 @@ class Member:
 
     # ------------------------------------------------------------------------------------- its files
 
-    def files(self) -> dict[str, bytes]:
-        """All that it is, as the bytes of its files: two members are the same if these are."""
-        state = {"momentum": self.momentum, "random": self.chance.getstate()}
-        return {
-            WEIGHTS_FILE: struct.pack(f"<{FEATURES + 1}d", *self.weights),
-            STATE_FILE: json.dumps(state).encode(),
-        }
+    def state(self) -> bytes:
+        """All that it is, as bytes: two members are the same if these are."""
+        state = {"weights": self.weights, "momentum": self.momentum, "random": self.chance.getstate()}
+        return json.dumps(state).encode()
 
     def save(self, folder: Path, *, weights_only: bool) -> None:
-        """Write its files to a folder of its own under `folder`."""
-        place = folder / folder_of(self.number)
-        place.mkdir()
-        for name, body in self.files().items():
-            if name == WEIGHTS_FILE or not weights_only:
-                (place / name).write_bytes(body)
+        """Write its file to a folder."""
+        if weights_only:
+            (folder / weights_file(self.number)).write_bytes(struct.pack(f"<{FEATURES + 1}d", *self.weights))
+        else:
+            (folder / state_file(self.number)).write_bytes(self.state())
 
     @classmethod
-    def load(cls, number: int, weights: bytes, state: bytes) -> Member:
-        """The member that these files are."""
+    def load(cls, number: int, state: bytes) -> Member:
+        """The member that this state is."""
         known: dict[str, Any] = json.loads(state)
         chance = random.Random()
         version, inner, gauss = known["random"]
         chance.setstate((version, tuple(inner), gauss))
-        return cls(number, list(struct.unpack(f"<{FEATURES + 1}d", weights)), known["momentum"], chance)
+        return cls(number, known["weights"], known["momentum"], chance)

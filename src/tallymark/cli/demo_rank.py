@@ -1,8 +1,8 @@
 """The demo's training script: what one rank runs, as `python -m tallymark.cli.demo_rank`.
 
-It is a job like any other: it learns its rank from `TALLYMARK_*`, joins, resumes, trains, reports. Around that, it reads
-its settings as the first line of stdin, waits for a second line (all ranks are up), and tells what happens as lines of
-JSON on stdout.
+It is a job like any other: it learns its rank from `TALLYMARK_*`, joins, resumes, trains, reports. Around that, it
+reads its settings as the first line of stdin, waits for a second line (all ranks are up), and tells what happens as
+lines of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tallymark
-from tallymark.cli.demo_model import STATE_FILE, WEIGHTS_FILE, Member, folder_of, share
+from tallymark.cli.demo_model import Member, share, state_file
 from tallymark.store.open import open_store
 from tallymark.store.port import Moved, RunStore
 
@@ -74,13 +74,10 @@ def resume(worker: tallymark.Worker) -> tuple[list[Member], dict[str, int]]:
     writer = {file.path: rank for rank in checkpoint.ranks for file in checkpoint.files(rank=rank)}
     members, sources = [], {}
     for number in mine:
-        parts = {}
-        for name in (WEIGHTS_FILE, STATE_FILE):
-            path = f"{folder_of(number)}/{name}"
-            with checkpoint.open(path) as stream:
-                parts[name] = stream.read()
-            sources[path] = writer[path]
-        members.append(Member.load(number, parts[WEIGHTS_FILE], parts[STATE_FILE]))
+        path = state_file(number)
+        with checkpoint.open(path) as stream:
+            members.append(Member.load(number, stream.read()))
+        sources[path] = writer[path]
     return members, sources
 
 

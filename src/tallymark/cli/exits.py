@@ -5,6 +5,8 @@ Rules a change must keep: a code never changes its meaning, and every error of t
 
 from __future__ import annotations
 
+import textwrap
+
 from tallymark import errors
 
 OK = 0
@@ -56,6 +58,10 @@ def code_of(problem: BaseException) -> int:
     return next((code for kind, code in _BY_ERROR if isinstance(problem, kind)), UNEXPECTED)
 
 
-def table() -> str:
+def table(width: int) -> str:
     """The exit codes as text, for a help epilog."""
-    return "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANING.items())
+    rows = [
+        textwrap.fill(meaning, width, initial_indent=f"  {code:>3}  ", subsequent_indent=" " * 7)
+        for code, meaning in MEANING.items()
+    ]
+    return "\n".join(rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -22,6 +23,9 @@ RIGHT = "slot step attempt files bytes size"
 
 def prepare() -> None:
     """Make both streams able to print anything: what their encoding lacks is shown as an escape."""
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever started us
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  it lives as long as the process
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -135,7 +139,9 @@ def progress(total: int, *, unit_bytes: bool) -> Iterator[Bar]:
 
     count = DownloadColumn(binary_units=True) if unit_bytes else MofNCompleteColumn()
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), count)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    # what is printed meanwhile goes above the bar; but not to stderr if stdout leads elsewhere
+    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=total)
 
         class Watched:

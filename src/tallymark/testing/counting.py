@@ -49,7 +49,7 @@ class CountingStore:
     """Forwards every call to `inner` and records it in `operations`.
 
     `before` is called when an operation is about to begin, and what it raises is raised instead of the operation;
-    `after` when one has returned (a listing: was read to its end). Both may be set at any time.
+    `after` when one has returned (a listing: when it was read, or is not read any further). Both may be set at any time.
     """
 
     def __init__(self, inner: RunStore, *, before: Hook | None = None, after: Hook | None = None) -> None:
@@ -132,16 +132,21 @@ class CountingStore:
             self._tick += 1
             operation = Operation(len(self.operations), name, key, thread, self._tick)
             self.operations.append(operation)
+        returned = False
         try:
             if self.before is not None:
                 self.before(operation)
             yield operation
+            returned = True
+        except GeneratorExit:  # a listing of which the caller has seen enough
+            returned = True
+            raise
         finally:
             with self._lock:
                 self._tick += 1
                 operation.ended = self._tick
-        if self.after is not None:
-            self.after(operation)
+            if returned and self.after is not None:
+                self.after(operation)
 
 
 def requests(operations: Iterable[Operation], name: str | None = None) -> int:

@@ -168,7 +168,7 @@ class _Search:
             if node.op is not None:
                 for words, after in self._served(state, who, node.op):
                     yield f"{who}: {node.op.verb} {node.op.key}: {words}", after
-        while late := sent & ~state.store:
+        while late := sent & ~state.store if self.bounds.faults else 0:
             bit = late & -late
             sent &= ~bit
             if (store := self.objects.landed(state.store, bit)) != state.store:
@@ -279,8 +279,8 @@ LARGE = (
     ("ballots", Bounds(2, 3, faults=False)),
     ("ballots", Bounds(2, 2)),
     ("ballots", Bounds(2, 2, pages=True)),
-    ("ballots", Bounds(3, 1, faults=False)),
-    ("ballots", Bounds(3, 1)),
+    ("ballots", Bounds(3, 0, pages=True, denials=True)),
+    ("ballots", Bounds(4, 0)),
 )
 
 
