@@ -117,7 +117,8 @@ def word(
     """A marker's name and body. A file is (path, size, what is in it)."""
     last = rank if last is None else last
     body = Marker(
-        attempt=ATTEMPT, step=STEP, first_rank=rank, last_rank=last, status=status, host=f"h{rank}", pid=1, kind="files",
+        attempt=ATTEMPT, step=STEP, first_rank=rank, last_rank=last, status=status, host=f"h{rank}", pid=1,
+        kind="files",
         seats=tuple(f"{seat:04x}{r:012x}" for r in range(rank, last + 1)), path=path if status == "saved" else None,
         adopted=path != OWN, metadata={}, metrics={"rank": rank}, durations_s={}, cause="", version="0",
         files=tuple(FileFact(path=p, size=size, digest=records.sha256(what.encode())) for p, size, what in files),

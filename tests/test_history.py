@@ -173,7 +173,8 @@ def attempt_fields(
     number: int, *, world_size: int = 2, resume: str | int = "auto", base: Base | None = None
 ) -> dict[str, Any]:
     return {
-        "launch_id": f"launch-{number}", "world_size": world_size, "barrier_timeout_s": 60.0, "resume": resume, "base": base,
+        "launch_id": f"launch-{number}", "world_size": world_size, "barrier_timeout_s": 60.0, "resume": resume,
+        "base": base,
     }  # fmt: skip
 
 
@@ -266,7 +267,8 @@ class Model:
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["commit", "commit", "commit", "report", "abort", "attempt", "attempt", "retire", "retire", "pin",
+        st.sampled_from(["commit", "commit", "commit", "report", "abort", "attempt", "attempt", "retire",
+        "retire", "pin",
                          "unpin", "finish", "annotate"]),
         st.integers(0, 12), st.sampled_from(["auto", "must", "never", "back", "back"]),
     ),

@@ -223,9 +223,11 @@ def test_steps(step):
 
 @pytest.mark.parametrize(
     "step",
-    ["10", -1, 1.5, 10.0, True, 10**16, None, 10**5000, -(10**5000), numpy.float64(10), numpy.bool_(True), numpy.int64(-1),
+    ["10", -1, 1.5, 10.0, True, 10**16, None, 10**5000, -(10**5000), numpy.float64(10), numpy.bool_(True),
+        numpy.int64(-1),
      numpy.array([10]), numpy.array(1.5), numpy.timedelta64(10, "s"), numpy.array([1, 2]), b"1"],
-    ids=lambda step: f"{type(step).__name__}-{step!s:.20}" if not isinstance(step, int) or abs(step) < 10**20 else "huge",
+    ids=lambda step: f"{type(step).__name__}-{step!s:.20}" if not isinstance(step,
+    int) or abs(step) < 10**20 else "huge",
 )  # fmt: skip
 def test_what_is_no_step_is_refused_with_its_value(step):
     with pytest.raises(InvalidInput, match=r"step="):

@@ -163,7 +163,8 @@ def test_equal_records_have_equal_bytes():
 @pytest.mark.rule("C5")
 @pytest.mark.parametrize(
     "wrong",
-    [{"slot": True}, {"slot": "3"}, {"slot": 3.0}, {"slot": -1}, {"slot": 10**10}, {"slot": None}, {"slot": numpy.int64(3)},
+    [{"slot": True}, {"slot": "3"}, {"slot": 3.0}, {"slot": -1}, {"slot": 10**10}, {"slot": None},
+    {"slot": numpy.int64(3)},
      {"run_id": "no hex"}, {"run_id": "0" * 16 + "\n"}, {"format": "tallymark.hint/2"}],
     ids=repr,
 )  # fmt: skip
@@ -274,7 +275,8 @@ Pair = collections.namedtuple("Pair", "a b")
         (numpy.float32("nan"), float("nan")), (numpy.float64("-inf"), float("-inf")), (numpy.array(7), 7),
         (numpy.longdouble(1.5), 1.5), (numpy.longdouble("nan"), float("nan")), (numpy.longdouble("inf"), float("inf")),
         (numpy.array("x"), "x"), (numpy.array(3, dtype=object), 3), (Kind.THREE, 3), (Word.TRAIN, "train"),
-        (Text("a"), "a"), (Tensor(0.25), 0.25), (Tensor(True), True), (Tensor(2**60), 2**60), (Pair(1, (2, 3)), [1, [2, 3]]),
+        (Text("a"), "a"), (Tensor(0.25), 0.25), (Tensor(True), True), (Tensor(2**60), 2**60), (Pair(1, (2, 3)),
+        [1, [2, 3]]),
         (collections.OrderedDict(b=1), {"b": 1}),
     ],
     ids=lambda value: type(value).__name__,
@@ -298,10 +300,12 @@ itself["again"] = [itself]
     "value",
     [
         numpy.array([1.0]), numpy.zeros((2, 3)), numpy.array([]), numpy.datetime64("2024-01-01T00:00:00", "ns"),
-        numpy.timedelta64(5, "ns"), numpy.datetime64("NaT"), numpy.array(5, dtype="timedelta64[ns]"), numpy.complex64(1),
+        numpy.timedelta64(5, "ns"), numpy.datetime64("NaT"), numpy.array(5, dtype="timedelta64[ns]"),
+            numpy.complex64(1),
         numpy.longdouble(1) / 3, numpy.bytes_(b"x"), numpy.void(b"x"), numpy.ma.masked, numpy.array({}, dtype=object),
         b"x", {1}, 1j, object(), object, range(3), iter([]), Rude(), itself, Tensor(RuntimeError("the device is gone")),
-        Tensor([1.0]), Tensor(None), Tensor(Tensor(1.0)), 10**700, {"a": {1: 2}}, {("eval", "acc"): 1}, {None: 1}, {True: 1},
+        Tensor([1.0]), Tensor(None), Tensor(Tensor(1.0)), 10**700, {"a": {1: 2}}, {("eval", "acc"): 1},
+        {None: 1}, {True: 1},
         {10**5000: 1}, {Rude(): 1}, {Text("a"): 1, b"a": 2}, ["ok", {"deep": [object()]}],
     ],
     ids=lambda value: type(value).__name__,

@@ -82,7 +82,8 @@ marker(
     f"{P}000001-000001.failed.0a1b2c3d.0.0.0000000000000000.89abcdef.{DIGEST}.json",
 )
 marker(999_999, 999_999, "saved", "ffffffff", 10**18, 9 * 10**18, "f" * 16,
-       f"markers/999999/9999999999999999/999999-999999.saved.ffffffff.1000000000000000000.9000000000000000000.{'f' * 16}.89abcdef.{DIGEST}.json",
+       "markers/999999/9999999999999999/999999-999999.saved.ffffffff.1000000000000000000.9000000000000000000"
+       f".{'f' * 16}.89abcdef.{DIGEST}.json",
        attempt=999_999, step=10**16 - 1)  # fmt: skip
 
 GOOD = f"{P}000003-000003.saved.0a1b2c3d.2.1000.00000000000000ff.89abcdef.{DIGEST}.json"

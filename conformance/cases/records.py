@@ -140,7 +140,8 @@ ATTEMPT = ENTRY | {
 MARKER = {
     "format": "tallymark.marker/1", "attempt": 1, "step": 10, "first_rank": 2, "last_rank": 3, "seats": [NONCE, NONCE],
     "status": "saved", "host": "h", "pid": 7, "path": SAVED["path"], "adopted": False, "kind": "files",
-    "metadata": {"note": "a"}, "files": [FILE], "metrics": {}, "durations_s": {"upload": 1.5}, "cause": "", "version": "0",
+    "metadata": {"note": "a"}, "files": [FILE], "metrics": {}, "durations_s": {"upload": 1.5}, "cause": "",
+    "version": "0",
 }  # fmt: skip
 WHOLE: list[tuple[str, dict[str, Any]]] = [
     ("Genesis", ENTRY | {"kind": "genesis", "registers": "create"}),
@@ -166,7 +167,8 @@ WHOLE: list[tuple[str, dict[str, Any]]] = [
                 "phase": 2, "accepted": 1,  "value": '{"a":1}'}),
     ("InventoryHeader", {"format": "tallymark.inventory/1", "run_id": NONCE, "slot": 2, "step": 10, "attempt": 1,
                          "path": SAVED["path"], "ranks": 1, "files": 1}),
-    ("InventoryRank", {"rank": 3, "host": "h", "kind": "files", "metadata": {}, "metrics": {}, "durations_s": {"a": 1.0}}),
+    ("InventoryRank", {"rank": 3, "host": "h", "kind": "files", "metadata": {}, "metrics": {},
+    "durations_s": {"a": 1.0}}),
     ("InventoryFile", FILE | {"ranks": [[0, 3]]}),
     ("InventoryFile", {"path": "a", "size": 1, "digest": None, "ranks": [[0, 0], [2, 2]]}),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ import tallymark
 from tallymark import layout, records
 from tallymark.launch import identify
 from tallymark.opening import Wish, open_attempt
+from tallymark.store.memory import MemoryStore
 from tests.behaviours.fleet import do, report, say, shard
 
 
@@ -231,33 +233,39 @@ def test_a_rank_that_waits_drives_when_the_host_of_the_driver_is_dead(shared_pla
 
 
 @pytest.mark.rule("L14")
-def test_patience_before_driving_grows_with_the_rank(place, monkeypatch):
+def test_patience_before_driving_grows_with_the_rank():
     """So that many waiters do not herd: counted on a clock of our own."""
-    moment = [0.0]
-    drives: dict[int, float] = {}
+    drives = {}
     for rank in (0, 1, 3):
-        with place.join(
-            rank=0, world_size=2, launch_id=f"{rank}", host_driver=False, barrier_timeout_s=1e6
-        ) as worker:
-            worker.rank = rank  # only its patience is looked at
-            handle = worker.report({}, step=0)
-            moment[0] = 0.0
-
-            def sleep(seconds: float) -> None:
-                moment[0] += seconds
-
-            object.__setattr__(worker._patience, "clock", lambda: moment[0])
-            object.__setattr__(worker._patience, "sleep", sleep)
-            poll = worker._driver.poll
-
-            def note(rank: int = rank, poll=poll):
-                drives.setdefault(rank, moment[0])
-                return poll()
-
-            monkeypatch.setattr(worker._driver, "poll", note)
-            with pytest.raises(tallymark.WaitTimeout, match="waiting for ranks"):
-                handle.wait(40.0)
+        store = MemoryStore()
+        terms = {"store": store, "world_size": 8, "launch_id": "a", "host_driver": False}
+        workers = {number: tallymark.join(None, rank=number, **terms) for number in {0, rank}}
+        worker = workers[rank]
+        handle = worker.report({}, step=0)
+        drives[rank] = _first_poll(worker, handle)
+        for one in workers.values():
+            one.leave()
     assert 5 <= drives[0] < 7 <= 10 <= drives[1] < 12 <= 15 <= drives[3] < 17
+
+
+def _first_poll(worker: tallymark.Worker, handle: tallymark.Report) -> float:
+    """When, on a clock that only sleeping moves, a waiting rank first drives; without it nobody does."""
+    moment, polls = [0.0], []
+    real, poll = worker._patience, worker._driver.poll
+
+    def sleep(seconds: float) -> None:
+        moment[0] += seconds
+
+    def note() -> tallymark.Poll:
+        polls.append(moment[0])
+        return poll()
+
+    worker._patience = dataclasses.replace(real, clock=lambda: moment[0], sleep=sleep)
+    worker._driver.poll = note  # type: ignore[method-assign]
+    with pytest.raises(tallymark.WaitTimeout, match="waiting for ranks"):
+        handle.wait(40.0)
+    worker._patience = real
+    return polls[0]
 
 
 @pytest.mark.rule("L16")

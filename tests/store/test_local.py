@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 import pickle
 from pathlib import Path
 from typing import Any
@@ -276,3 +278,31 @@ def test_mounts(tmp_path: Path) -> None:
     }
     assert {path: file_system_type(Path(path), str(mounts)) for path in kinds} == kinds
     assert file_system_type(tmp_path, str(tmp_path / "none")) == ""
+
+
+def test_a_delete_removes_empty_folders_and_writers_make_them_again(tmp_path):
+    """A sweep and writers share a folder: nothing is lost, and no empty folder stays behind."""
+    store = LocalStore(tmp_path / "run")
+    store.put("markers/1/a", b"{}")
+    store.put("markers/2/b", b"{}")
+    assert not store.delete(["markers/1/a"])
+    assert not (tmp_path / "run" / "markers" / "1").exists()
+    assert store.read("markers/2/b") == b"{}"
+    stop = threading.Event()
+
+    def sweep():
+        while not stop.is_set():
+            store.delete(["markers/3/other"])
+            time.sleep(0.001)
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        for number in range(300):
+            key = f"markers/3/{number}"
+            store.put(key, b"{}")
+            assert store.read(key) == b"{}"
+            assert not store.delete([key])
+    finally:
+        stop.set()
+        sweeper.join()

@@ -91,7 +91,7 @@ def _play(voice: _Voice, place: str, options: dict[str, Any], scratch: Path, beg
         "storage_options": options,
         "steps": STEPS,
         "every": EVERY,
-        "barrier_timeout_s": BARRIER_TIMEOUT_S * (2 if "://" in run.url else 1),
+        "barrier_timeout_s": BARRIER_TIMEOUT_S["object store" if "://" in run.url else "folder"],
     }
     try:
         with output.progress(STEPS // EVERY + 1, unit_bytes=False) as bar:

@@ -63,7 +63,7 @@ def _row(entry: Commit | Abort, outcome: str, ranks: list[int], files: int, size
 
 
 def uninterrupted() -> tuple[dict[int, float], dict[str, bytes]]:
-    """The same training in this one process, never stopped: member 0's loss by step, and its last checkpoint's files."""
+    """The same training in this one process, never stopped: member 0's loss by step, and the files at its end."""
     members = [Member.new(number) for number in range(MEMBERS)]
     curve: dict[int, float] = {}
     for step in range(1, STEPS + 1):

@@ -105,7 +105,17 @@ class LocalStore:
                 continue
             except OSError as exc:
                 failed.append(Failed(key, str(self._error("delete", key, exc))))
+        self._prune({self._path(key).parent for key in keys})
         return failed
+
+    def _prune(self, folders: set[Path]) -> None:
+        """Remove folders that are empty now, or a year of steps leaves a folder each for every listing to read.
+
+        A writer that was about to use one makes it again; one that has begun keeps it, by its private file.
+        """
+        for folder in folders - {self._root}:
+            with contextlib.suppress(OSError):  # not empty, gone already, or not ours to remove: all as well
+                folder.rmdir()
 
     def upload(self, source: Path, key: str) -> Moved:
         target = self._target(key)

@@ -8,7 +8,7 @@ Rules a change must keep:
   client repeats a request whose reply was lost, and the repetition fails (open(2), under O_EXCL).
 - A folder is relied upon only after this process has synced the folder that names it: another process may have made
   it and died before it did.
-- Folders are never removed: a racing writer may be about to use them.
+- A folder may vanish when it is empty; a writer that finds it gone makes it again. A private file keeps it.
 
 Errors are the operating system's own; `local` says what they mean.
 """
@@ -125,14 +125,13 @@ class Publisher:
 
     def _open_private(self, private: Path) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._settle(private.parent)
-        try:
-            return os.open(private, flags, 0o666)
-        except FileNotFoundError:
-            # Somebody has removed the folder since it was settled.
-            self._settled.clear()
-            self._settle(private.parent)
-            return os.open(private, flags, 0o666)
+        for _ in range(8):
+            try:
+                self._settle(private.parent)
+                return os.open(private, flags, 0o666)
+            except FileNotFoundError:
+                self._settled.clear()  # somebody has removed the folder since it was settled
+        return os.open(private, flags, 0o666)
 
     def _settle(self, folder: Path) -> None:
         """Make the folder and its parents, and sync the name of each, once per process."""
@@ -147,7 +146,7 @@ class Publisher:
             if not path.is_dir():
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path)
-                if not path.is_dir():
+                if path.exists() and not path.is_dir():
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             sync_folder(path.parent)
         if len(self._settled) >= 4096:  # A long run has a folder per step.
