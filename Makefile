@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.13 python3.12; do \
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: help demo demo-s3 test lint clean
 
@@ -40,15 +40,15 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; say which with: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.installed-s3: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-s3: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[demo-s3]'
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps ministack==1.5.33
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-s3

@@ -95,19 +95,21 @@ class Driver:
     def poll(self) -> Poll:
         """Look once, decide what can be decided, seal what was committed. Raises StoreError and JournalCorrupt.
 
-        Costs one request when nothing moved: a listing of the markers, or now and then a look at the journal or at
-        the farewells.
+        Costs one request when no step is open: a listing of the markers, or, every fourth time, a look at the journal.
+        While one is open it is a listing, and in two polls of four a look at the farewells or at the journal beside it.
         """
-        if self._watch is None or self._quiet % 4 == 3:
+        turn = self._quiet % 4
+        if self._watch is None or turn == 3:
             self.journal.refresh()
         entries = self._take()
         watch = self._watch
         moved = bool(entries)
         verdict: Verdict | None = None
         if watch is not None:
-            if self._quiet % 4 == 1:
+            if turn == 1 and watch.steps:
                 watch.list_members()
-            moved |= watch.list_markers() > 0
+            if turn != 3 or moved or watch.steps:
+                moved |= watch.list_markers() > 0
             verdict = self._decide_open(watch)
             entries += self._take()
         self._sealer.work()
@@ -119,6 +121,7 @@ class Driver:
     def follow(self) -> list[AnyEntry]:
         """Only read on in the journal; the entries that are new. Raises StoreError and JournalCorrupt."""
         self.journal.refresh()
+        self._quiet = 0  # the next poll lists markers
         return self._take()
 
     def settle(self) -> State | None:

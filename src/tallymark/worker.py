@@ -372,6 +372,7 @@ class Worker:
             if self._host is not None:
                 self._host.stop()
             if linger and problem is None and (drive or self._host is not None):
+                self._fates.follow(self._driver.follow())
                 while self._lingers():
                     self._patience.sleep(WAIT_FASTEST_S * 5)
         if problem is not None and linger:

@@ -82,11 +82,12 @@ def sync_folder(path: Path) -> None:
 class Publisher:
     """Publishes files below `root`, which the first of them makes. Safe in threads and among processes."""
 
-    __slots__ = ("_root", "_settled")
+    __slots__ = ("_above", "_root", "_settled")
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._settled: set[Path] = set()
+        self._above: set[Path] = set()
 
     def create(self, target: Path, fill: Callable[[int], None]) -> bool:
         """Publish a new file; False if the name is taken by a file. Durable either way."""
@@ -114,6 +115,7 @@ class Publisher:
         fd = self._open_private(private)
         try:
             try:
+                self._settle(private.parent)  # not before: until now the folder could vanish
                 fill(fd)
                 os.fsync(fd)
             finally:
@@ -124,31 +126,33 @@ class Publisher:
         return private
 
     def _open_private(self, private: Path) -> int:
+        """Open the private file, making its folder if need be, and again if somebody removes it in between."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        for _ in range(8):
+        for _ in range(16):
             try:
-                self._settle(private.parent)
                 return os.open(private, flags, 0o666)
             except FileNotFoundError:
-                self._settled.clear()  # somebody has removed the folder since it was settled
+                self._make(private.parent)
         return os.open(private, flags, 0o666)
 
+    def _make(self, folder: Path) -> None:
+        self._settled.clear()
+        self._above.update(path for path in self._root.parents if not path.exists())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as exc:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from exc
+
     def _settle(self, folder: Path) -> None:
-        """Make the folder and its parents, and sync the name of each, once per process."""
+        """Sync the names of the folder and its parents, once per process: who made them may have died before it did."""
         if folder in self._settled:
             return
-        wanted = [folder]
         if folder == self._root:
-            wanted += [parent for parent in folder.parents if not parent.exists()]
+            for path in self._above:
+                sync_folder(path.parent)
         else:
             self._settle(folder.parent)
-        for path in reversed(wanted):
-            if not path.is_dir():
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(path)
-                if path.exists() and not path.is_dir():
-                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-            sync_folder(path.parent)
+        sync_folder(folder.parent)
         if len(self._settled) >= 4096:  # A long run has a folder per step.
             self._settled.clear()
         self._settled.add(folder)
