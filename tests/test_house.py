@@ -205,7 +205,7 @@ def blemishes(text: str) -> list[str]:
     homes = ["/" + name + "/" for name in ("root", "home", "Users")]
     if len(ROOT.parents) > 1:
         homes.append(f"{ROOT.parent}/")
-    patterns = [rf"(?<![\w.:/-]){re.escape(home)}[\w.]" for home in homes]
+    patterns = [rf"(?<![\w.:/~-]){re.escape(home)}[\w.]" for home in homes]
     patterns += [r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b", "index" + "-url", "find" + "-links"]
     lines = text.splitlines()
     return [f"line {i}: {line.strip()[:80]}" for i, line in enumerate(lines, 1) if re.search("|".join(patterns), line)]

@@ -41,9 +41,10 @@ from tallymark.errors import (
     WaitTimeout,
 )
 from tallymark.joining import join
+from tallymark.report import Report
 from tallymark.run import OpenStepStatus, Run, Status
 from tallymark.version import __version__
-from tallymark.worker import Report, Worker
+from tallymark.worker import Worker
 
 
 def open(

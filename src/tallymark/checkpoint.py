@@ -9,25 +9,21 @@ Rules a change must keep:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Self
 
-from tallymark import inventory, transfer
+from tallymark import transfer
+from tallymark.contents import Contents
 from tallymark.errors import CheckpointDamaged, InvalidInput, UsageError
-from tallymark.inventory import Inventory
 from tallymark.parallel import each
-from tallymark.records import Commit, InventoryFile, from_plain, from_ranges, to_plain
-from tallymark.register import Patience, retrying
+from tallymark.records import Commit, from_plain, from_ranges, to_plain
 from tallymark.store.port import RunStore
 
 GENERIC = "files"
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,56 +243,6 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.kind!r} at {self.url}>"
-
-
-class Contents:
-    """A committed checkpoint's data: where they lie and what they are. The inventory is read when first asked for."""
-
-    def __init__(
-        self, commit: Commit, run: RunStore, data: Callable[[str], RunStore], patience: Patience | None = None
-    ) -> None:
-        assert commit.checkpoint is not None
-        self.commit = commit
-        self.saved = commit.checkpoint
-        self.patience = patience or Patience()
-        self._run = run
-        self._data = data
-
-    @cached_property
-    def store(self) -> RunStore:
-        """The store of the data: the run's, or that of the adopted URL."""
-        return self._data(self.saved.path) if self.saved.adopted else self._run
-
-    @property
-    def prefix(self) -> str:
-        """What stands before a file's path in a key of `store`."""
-        return "" if self.saved.adopted else self.saved.path
-
-    @property
-    def url(self) -> str:
-        """Where the data lie."""
-        return self.saved.path if self.saved.adopted else f"{self._run.url.rstrip('/')}/{self.saved.path.rstrip('/')}"
-
-    @cached_property
-    def inventory(self) -> Inventory:
-        """The files and the words of the contributing ranks."""
-        return inventory.load(self._run, self.commit, self.patience)
-
-    def problem(self, file: InventoryFile, level: str) -> str:
-        """What is wrong with a file; "" if nothing is."""
-        key = self.prefix + file.path
-        size = retrying(lambda: self.store.size(key), self.patience)
-        if size is None:
-            return "is missing"
-        if size != file.size:
-            return f"has {size} bytes instead of {file.size}"
-        if level == "size" or file.digest is None:
-            return ""
-        digest = hashlib.sha256()
-        with self.store.open(key) as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-        return "" if digest.hexdigest() == file.digest else "differs from what was saved"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,12 @@ from typing import Any, Self
 from tallymark import barrier, history, inventory, layout, records
 from tallymark.adopted import opener
 from tallymark.barrier import Abort, Commit, Look, Verdict, Wait
+from tallymark.decision import abort_draft, commit_draft
 from tallymark.errors import CommitUnknown, StoreError
 from tallymark.history import State
 from tallymark.journal import Draft, Journal, Settled
-from tallymark.observe import Watch, is_adopted
-from tallymark.records import AnyEntry, Culprit, to_ranges
+from tallymark.observe import Watch
+from tallymark.records import AnyEntry
 from tallymark.register import Patience, retrying
 from tallymark.seal import Sealer
 from tallymark.store.open import open_store
@@ -36,7 +37,6 @@ log = logging.getLogger("tallymark")
 POLL_FASTEST_S = 0.01
 POLL_SLOWEST_S = 2.0
 TELL_EVERY_S = 30.0
-QUOTED = 32
 SEAL_BACK = 64
 """How many entries back a driver that starts looks for commits that nobody sealed. `tallymark gc` looks at all."""
 
@@ -180,7 +180,12 @@ class Driver:
 
     def _decide(self, watch: Watch, step: int, verdict: Commit | Abort) -> None:
         attempt = watch.attempt.number
-        draft = self._commit(watch, step, verdict) if isinstance(verdict, Commit) else self._abort(watch, step, verdict)
+        if isinstance(verdict, Commit):
+            if watch.steps[step].tallied != len(watch.steps[step].markers):
+                self._put_tally(watch, step)
+            draft = commit_draft(watch, step, verdict)
+        else:
+            draft = abort_draft(watch, step, verdict)
 
         def derive(state: State | None, draft: Draft = draft) -> Draft | Settled[None]:
             live = state.live if state else None
@@ -192,57 +197,12 @@ class Driver:
             entry = self.journal.append(derive, refresh=False)
         except history.Refused as problem:
             # no step may stay undecidable: what the fold refuses to commit is aborted, and says why
-            refused = self._abort(watch, step, Abort("refused", (), str(problem)))
+            refused = abort_draft(watch, step, Abort("refused", (), str(problem)))
             entry = self.journal.append(lambda state: derive(state, refused))
         if isinstance(entry, records.Commit):
             log.info("step %s is committed: slot %s, attempt %s", step, entry.slot, attempt)
         elif isinstance(entry, records.Abort):
             log.info("step %s is aborted (%s): %s", step, entry.reason, entry.detail)
-
-    def _commit(self, watch: Watch, step: int, verdict: Commit) -> Draft:
-        seen = watch.steps[step]
-        first = seen.bodies[verdict.first.digest]
-        assert first is not None  # the barrier commits nothing unread
-        if seen.tallied != len(seen.markers):
-            self._put_tally(watch, step)
-        tally = inventory.tally_of(watch.attempt.number, step, list(seen.markers))
-        saved = None
-        if verdict.lead is not None:
-            lead = seen.bodies[verdict.lead.digest]
-            assert lead is not None and lead.path is not None
-            saved = records.Saved(
-                path=lead.path,
-                adopted=is_adopted(lead.path),
-                kind=lead.kind,
-                ranks=to_ranges(verdict.ranks),
-                files=verdict.files,
-                bytes=verdict.bytes,
-            )
-        fields = {
-            "step": step,
-            "checkpoint": saved,
-            "reporting_ranks": ((0, watch.attempt.world_size - 1),),
-            "metrics": first.metrics,
-            "tally_digest": records.sha256(tally),
-        }
-        return Draft(records.Commit, watch.attempt.number, fields)
-
-    def _abort(self, watch: Watch, step: int, verdict: Abort) -> Draft:
-        culprits: list[Culprit] = []
-        for name, body in watch.read_bodies(step, verdict.quote[:QUOTED]).items():
-            detail = body.cause or (f"names {body.path} ({body.kind})" if body.path else "metrics only")
-            culprits.append(Culprit(rank=name.first, host=body.host, detail=f"{detail} (pid {body.pid})"))
-        silent = tuple(rank for rank in verdict.ranks if rank not in {culprit.rank for culprit in culprits})[:QUOTED]
-        for rank, host in watch.read_hosts(silent).items():
-            culprits.append(Culprit(rank=rank, host=host, detail="" if host else "it never took its seat"))
-        fields = {
-            "step": step,
-            "reason": verdict.reason,
-            "ranks": to_ranges(verdict.ranks),
-            "culprits": tuple(culprits),
-            "detail": verdict.detail,
-        }
-        return Draft(records.Abort, watch.attempt.number, fields)
 
     # ------------------------------------------------------------------------------------- following the journal
 

@@ -13,29 +13,26 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tallymark import adopted, inventory, layout, records, transfer
-from tallymark.checkpoint import GENERIC, Checkpoint, Manifest
+from tallymark import layout, records
+from tallymark.checkpoint import Checkpoint, Manifest
 from tallymark.driver import Driver, Poll
 from tallymark.errors import CommitUnknown, InvalidInput, StepAborted, StoreError, UsageError, WaitTimeout
 from tallymark.fate import Fates
 from tallymark.history import AttemptFact, State
 from tallymark.host import Host
 from tallymark.journal import Draft, Settled
-from tallymark.records import FileFact, Marker, Plain, to_plain
+from tallymark.offer import Offer, Place, prepare, put_into_words, save
+from tallymark.records import FileFact, to_plain
 from tallymark.register import Patience, retrying
+from tallymark.report import Report
 from tallymark.store.port import RunStore
-from tallymark.transfer import Local
-from tallymark.version import __version__
 
 log = logging.getLogger("tallymark")
 
@@ -43,45 +40,6 @@ DRIVE_AFTER_S = 5.0
 """How long rank r watches a silent journal before it drives: DRIVE_AFTER_S x (1 + log2(r + 1))."""
 WAIT_FASTEST_S = 0.01
 WAIT_SLOWEST_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What a rank brings to a step: nothing, local files to copy, or data that lie elsewhere."""
-
-    kind: str = GENERIC
-    metadata: Plain | None = None
-    files: tuple[Local, ...] = ()
-    url: str | None = None
-    chosen: tuple[str, ...] | None = None
-
-    @property
-    def empty(self) -> bool:
-        return not self.files and self.url is None
-
-
-class Report:
-    """A rank's report of a step. The step's fate is the journal's, and the same for every rank."""
-
-    def __init__(self, worker: Worker, step: int) -> None:
-        self._worker = worker
-        self.step = step
-
-    def wait(self, timeout_s: float | None = None) -> Manifest:
-        """The manifest of the step, once it is committed.
-
-        Without a timeout it waits for the decision, driving if nobody else does; the attempt's `barrier_timeout_s`
-        bounds that. Raises StepAborted, BarrierTimeout, Superseded; WaitTimeout if `timeout_s` passes first, and the
-        step is still open then; StoreError.
-        """
-        return self._worker._wait(self.step, timeout_s)
-
-    def done(self) -> bool:
-        """Whether the step is decided, one way or the other. Looks at the journal once."""
-        return self._worker._done(self.step)
-
-    def __repr__(self) -> str:
-        return f"<Report of step {self.step} by rank {self._worker.rank}>"
 
 
 class Worker:
@@ -112,7 +70,7 @@ class Worker:
         self._store = store
         self._driver = driver
         self._host = host
-        self._open_data = open_data
+        self._place = Place(store, open_data, patience)
         self._nonce = nonce
         self._on_error = on_error
         self._patience = patience
@@ -121,7 +79,7 @@ class Worker:
         self._pid = os.getpid()
         self._left = False
         self._last_step: int | None = None
-        self._last: tuple[Plain, Offer, tuple[FileFact, ...] | None] | None = None
+        self._last: tuple[Offer, tuple[FileFact, ...]] | None = None
         self._outbox: list[tuple[str, bytes]] = []
         self._untold: list[int] = []
 
@@ -152,12 +110,12 @@ class Worker:
         number = layout.check_step(step)
         plain = to_plain(metrics, "metrics")
         with self._lock:
-            offer = self._offer(checkpoint, number)
-            if number == self._last_step and self._is_repeated(plain, offer):
+            offer = prepare(plain, checkpoint, layout.checkpoint_prefix(number, self.attempt), self._place)
+            if number == self._last_step and self._last is not None and offer.repeats(*self._last):
                 return Report(self, number)
             self._check_ascends(number)
             self._hear()
-            failure = self._save(number, plain, offer)
+            failure = self._save(number, offer)
             self._untold.append(number)
             if self._host is not None:
                 self._host.nudge()
@@ -167,66 +125,31 @@ class Worker:
             log.warning("rank %s could not save step %s, which is aborted: %s", self.rank, number, failure)
         return Report(self, number)
 
-    def _offer(self, checkpoint: Checkpoint | str | os.PathLike[str] | None, step: int) -> Offer:
-        """What is offered, with everything refused that can be refused before a byte is written."""
-        if checkpoint is None:
-            return Offer()
-        if isinstance(checkpoint, str | os.PathLike):
-            checkpoint = Checkpoint.from_directory(Path(checkpoint))
-        if not isinstance(checkpoint, Checkpoint):
-            raise InvalidInput(f"checkpoint is a {type(checkpoint).__name__}, not a path or a tallymark.Checkpoint")
-        local, url, chosen = checkpoint._offered()
-        metadata = to_plain(checkpoint.metadata, "metadata")
-        if local is None:
-            return Offer(kind=checkpoint.kind, metadata=metadata, url=url, chosen=chosen)
-        prefix = layout.checkpoint_prefix(step, self.attempt)
-        files = transfer.scan(local, prefix_bytes=len(f"{self._store.url}/{prefix}".encode()))
-        return Offer(kind=checkpoint.kind, metadata=metadata, files=tuple(files))
-
-    def _save(self, step: int, metrics: Plain, offer: Offer) -> Exception | None:
+    def _save(self, step: int, offer: Offer) -> Exception | None:
         """Save the shard, publish the marker that says so, or one that says why not; what stopped it, if anything."""
         began = time.monotonic()
-        path: str | None = None
-        files: tuple[FileFact, ...] = ()
+        saved: tuple[str | None, tuple[FileFact, ...]] = (None, ())
         failure: Exception | None = None
         try:
-            if offer.url is not None:
-                path, files = adopted.claim(offer.url, offer.chosen, self._store, self._open_data, self._patience)
-        except StoreError as problem:
-            failure = problem
-        self._last_step, self._last = step, None  # what is refused is refused above; from here on the step is taken
-        try:
-            if offer.files:
-                path = layout.checkpoint_prefix(step, self.attempt)
-                files = transfer.upload(offer.files, self._store, path, self._patience)
-        except Exception as problem:  # noqa: BLE001  whatever it is, the others must hear of it
-            failure = problem
-        if failure is not None:
-            path, files = None, ()
-        status = "failed" if failure else ("empty" if offer.empty else "saved")
-        marker = Marker(
-            attempt=self.attempt,
-            step=step,
-            first_rank=self.rank,
-            last_rank=self.rank,
-            seats=(self._nonce,),
-            status=status,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            path=path,
-            adopted=offer.url is not None,
-            kind=offer.kind,
-            metadata=offer.metadata or {},
-            files=files,
-            metrics=metrics,
-            durations_s={"save": round(time.monotonic() - began, 6)},
-            cause=f"{type(failure).__name__}: {failure}"[:2000] if failure else "",
-            version=__version__,
+            saved = save(offer, layout.checkpoint_prefix(step, self.attempt), self._place)
+        except Exception as problem:
+            if offer.url is not None and not isinstance(problem, StoreError):
+                raise  # what the caller named is not there, or not to be adopted: nothing was written
+            failure = problem  # whatever it is, the others must hear of it
+        self._last_step = step
+        self._last = None if failure else (offer, saved[1])
+        self._outbox.append(
+            put_into_words(
+                offer,
+                attempt=self.attempt,
+                step=step,
+                rank=self.rank,
+                seat=self._nonce,
+                saved=saved,
+                failure=failure,
+                took_s=time.monotonic() - began,
+            )
         )
-        body = records.canonical(marker)
-        self._outbox.append((layout.marker_key(self.attempt, step, inventory.name_of(marker, body)), body))
-        if failure is None:
-            self._last = (metrics, offer, files)
         unpublished = self._publish()
         return failure or unpublished
 
@@ -240,16 +163,6 @@ class Worker:
         except StoreError as problem:
             return problem
         return None
-
-    def _is_repeated(self, metrics: Plain, offer: Offer) -> bool:
-        """Whether this is the last report once more. A rank that failed at a step cannot take it back."""
-        if self._last is None:
-            return False
-        old_metrics, old_offer, old_files = self._last
-        same_words = (metrics, offer.kind, offer.metadata, offer.url) == (
-            old_metrics, old_offer.kind, old_offer.metadata, old_offer.url,
-        )  # fmt: skip
-        return same_words and (offer.url is not None or transfer.digests(offer.files) == old_files)
 
     def _check_ascends(self, step: int) -> None:
         if self._last_step is not None and step <= self._last_step:
@@ -266,7 +179,14 @@ class Worker:
 
     def _hear(self) -> None:
         """Learn what became of earlier steps; tell of aborts that nobody waited for; publish what is left over."""
-        self._fates.follow(self._driver.follow())
+        try:
+            self._fates.follow(self._driver.follow())
+        except StoreError as problem:
+            if self._on_error == "raise":
+                raise
+            log.debug(
+                "rank %s could not look at the journal, and asks again at the next report: %s", self.rank, problem
+            )
         for step in [step for step in self._untold if self._fates.settled(step)]:
             self._untold.remove(step)
             if self._fates.aborted(step) and self._fates.superseded_by is None:
@@ -278,9 +198,9 @@ class Worker:
             raise self._fates.superseded()
         if self._fates.finished is not None:
             raise UsageError(f"the run was finished ({self._fates.finished}): launch again to train on")
-        problem = self._publish()
-        if problem is not None and self._on_error == "raise":
-            raise problem
+        unpublished = self._publish()
+        if unpublished is not None and self._on_error == "raise":
+            raise unpublished
 
     def _done(self, step: int) -> bool:
         self._check("done", after_leaving=True)
@@ -306,7 +226,7 @@ class Worker:
                 if self._fates.settled(step):
                     if step in self._untold:
                         self._untold.remove(step)
-                    return Manifest.of(self._fates.commit(step), self._store, self._open_data)
+                    return Manifest.of(self._fates.commit(step), self._store, self._place.open_data)
                 self._publish()
             if entries:
                 quiet_since, pause = clock(), WAIT_FASTEST_S

@@ -65,6 +65,8 @@ class Hooked:
             key = str(args[-1] if name == "upload" else args[0])
             self._befall(name, key, "before")
             result = found(*args)
+            if name == "list":
+                result = iter(list(result))  # "after" means after all of it
             self._befall(name, key, "after")
             return result
 
