@@ -284,7 +284,7 @@ def worlds(draw):
     )
 
 
-WORLDS = settings(max_examples=120, deadline=None)
+WORLDS = settings(max_examples=60, deadline=None)
 
 
 @pytest.mark.rule("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8")
@@ -354,7 +354,7 @@ def test_more_looking_changes_no_decision(world, seed):
 
 
 @pytest.mark.rule("B8")
-@WORLDS
+@settings(max_examples=20, deadline=None)
 @given(worlds(), st.integers(0, 2**32))
 def test_missing_names_exactly_who_is_silent(world, seed):
     seen = start(world, random.Random(seed))

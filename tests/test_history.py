@@ -48,7 +48,7 @@ def replayed(entries: list[dict[str, Any]]) -> State | None:
 # ---- the vectors -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("J1", "J2", "J3", "J4", "J5", "J13", "J14", "J15", "J17", "J18", "J19", "J20", "J21", "B13")
+@pytest.mark.rule("J1", "J2", "J3", "J4", "J5", "J13", "J14", "J15", "J17", "J18", "J19", "J20", "J21", "J22", "B13")
 @pytest.mark.parametrize("case", VECTORS, ids=[f"{case['rule']}-{case['name']!a}" for case in VECTORS])
 def test_journals(case):
     *before, last = case["entries"]
@@ -338,7 +338,7 @@ def done(model: Model, state: State, entry: AnyEntry) -> None:
 
 
 @pytest.mark.rule("J6", "J13", "J14", "J15", "J17", "J18", "J19", "J21")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(OPERATIONS)
 def test_the_fold_is_what_the_naive_model_says(operations):
     model, state = Model(), grown(None, records.Genesis, 0, registers="create")

@@ -15,7 +15,7 @@ import pytest
 from tallymark.errors import IdentityError, InvalidInput
 from tallymark.launch import TABLE, Identity, identify
 
-pytestmark = pytest.mark.rule("L1")
+pytestmark = pytest.mark.rule("L1", "L2", "L3")
 
 # What each launcher sets, as a process of it sees it (less what does not matter here).
 TORCHRUN = {

@@ -293,6 +293,14 @@ case(
     sizes={"rank-1.bin": 0},
 )  # fmt: skip
 GONE = {path: size for path, size in ALL.items() if path != "rank-2.bin"}
+RENAMED = GONE | {"rank-9.bin": 102}
+case(
+    "as many files and bytes, but one has another name", "B6", FULL, look(bodies=[S1, S2, S3]), read=[S0], data=RENAMED
+)
+case(
+    "a stranger does not stand in for a file", "B6", FULL, abort("shard-missing", [2]), read=FULL, data=RENAMED,
+    sizes={"rank-2.bin": None},
+)  # fmt: skip
 case("a missing file: then that very file", "B11", FULL, look(files=["rank-2.bin"]), read=FULL, data=GONE)
 case("a missing file: abort", "B6", FULL, abort("shard-missing", [2]), read=FULL, data=GONE, sizes={"rank-2.bin": None})
 case(

@@ -260,7 +260,7 @@ no("a base in another run with its url only", "J13", "base-live", *TEN, attempt(
 no("a base in another run that is this one", "J13", "base-live", *TEN,
    attempt(2, 10, at(2, 10, run_url="s3://b/r", run_id=RUN)))  # fmt: skip
 
-# ---- J14, J15, J16: decisions ----------------------------------------------------------------------------------------
+# ---- J14, J15, J22: decisions ----------------------------------------------------------------------------------------
 
 ok("step 0", "J14", *START, commit(0), lineage=[2], floor=0)
 ok("the highest step there is", "J14", *START, commit(10**16 - 1), lineage=[2], floor=10**16 - 1)
@@ -291,11 +291,11 @@ no("an abort before any attempt", "J14", "attempt-live", G, abort(10))
 no("a commit of a superseded attempt", "J14", "attempt-live", *START, attempt(2), commit(10, attempt=1))
 no("an abort of a superseded attempt", "J14", "attempt-live", *START, attempt(2), abort(10, attempt=1))
 no("a commit of an attempt to come", "J14", "attempt-live", *START, commit(10, attempt=2))
-no("a rank's word is missing", "J14", "ranks-all", *START, commit(10, reporting_ranks=[[0, 2]]))
-no("rank 0's word is missing", "J14", "ranks-all", *START, commit(10, reporting_ranks=[[1, 3]]))
-no("a rank too many", "J14", "ranks-all", *START, commit(10, reporting_ranks=[[0, 4]]))
-no("ranks with a gap", "J14", "ranks-all", *START, commit(10, reporting_ranks=[[0, 1], [3, 3]]))
-no("all ranks, in two ranges", "J14", "ranks-all", *START, commit(10, reporting_ranks=[[0, 1], [2, 3]]))
+no("a rank's word is missing", "J22", "ranks-all", *START, commit(10, reporting_ranks=[[0, 2]]))
+no("rank 0's word is missing", "J22", "ranks-all", *START, commit(10, reporting_ranks=[[1, 3]]))
+no("a rank too many", "J22", "ranks-all", *START, commit(10, reporting_ranks=[[0, 4]]))
+no("ranks with a gap", "J22", "ranks-all", *START, commit(10, reporting_ranks=[[0, 1], [3, 3]]))
+no("all ranks, in two ranges", "J22", "ranks-all", *START, commit(10, reporting_ranks=[[0, 1], [2, 3]]))
 ok(
     "ranks 2, 4 and 6 of 8 contribute",
     "J14",
@@ -305,19 +305,19 @@ ok(
     lineage=[2],
     floor=10,
 )
-ok("nobody contributes", "J14", *START, report(10), lineage=[2], floor=10)
-ok("the last rank contributes", "J14", *START, commit(10, [(3, 3)]), lineage=[2], floor=10)
-no("a checkpoint of nobody", "J14", "ranks-contributing", *START, commit(10, []))
-no("a rank that is none contributes", "J14", "ranks-contributing", *START, commit(10, [(3, 4)]))
-no("ranges that descend", "J14", "ranks-contributing", *START, commit(10, [(2, 3), (0, 0)]))
-no("ranges that overlap", "J14", "ranks-contributing", *START, commit(10, [(0, 2), (2, 3)]))
-no("ranges that touch", "J14", "ranks-contributing", *START, commit(10, [(0, 1), (2, 3)]))
-no("a range that runs backwards", "J14", "ranks-contributing", *START, commit(10, [(2, 1)]))
+ok("nobody contributes", "J22", *START, report(10), lineage=[2], floor=10)
+ok("the last rank contributes", "J22", *START, commit(10, [(3, 3)]), lineage=[2], floor=10)
+no("a checkpoint of nobody", "J22", "ranks-contributing", *START, commit(10, []))
+no("a rank that is none contributes", "J22", "ranks-contributing", *START, commit(10, [(3, 4)]))
+no("ranges that descend", "J22", "ranks-contributing", *START, commit(10, [(2, 3), (0, 0)]))
+no("ranges that overlap", "J22", "ranks-contributing", *START, commit(10, [(0, 2), (2, 3)]))
+no("ranges that touch", "J22", "ranks-contributing", *START, commit(10, [(0, 1), (2, 3)]))
+no("a range that runs backwards", "J22", "ranks-contributing", *START, commit(10, [(2, 1)]))
 PLACE = {"path": folder(10, 1), "adopted": False, "kind": "files", "ranks": [[0, 3]], "files": 1, "bytes": 1}
-no("the folder of another step", "J14", "path-own", *START, commit(10, checkpoint=PLACE | {"path": folder(11, 1)}))
-no("the folder of another attempt", "J14", "path-own", *START, attempt(2), commit(10, checkpoint=PLACE))
-no("a folder of no step", "J14", "path-own", *START, commit(10, checkpoint=PLACE | {"path": "elsewhere/"}))
-ok("an adopted checkpoint lies anywhere", "J14", *START,
+no("the folder of another step", "J22", "path-own", *START, commit(10, checkpoint=PLACE | {"path": folder(11, 1)}))
+no("the folder of another attempt", "J22", "path-own", *START, attempt(2), commit(10, checkpoint=PLACE))
+no("a folder of no step", "J22", "path-own", *START, commit(10, checkpoint=PLACE | {"path": "elsewhere/"}))
+ok("an adopted checkpoint lies anywhere", "J22", *START,
    commit(10, checkpoint=PLACE | {"path": "s3://elsewhere/ten/", "adopted": True}), lineage=[2], floor=10)  # fmt: skip
 
 # ---- J17: retiring ---------------------------------------------------------------------------------------------------

@@ -129,9 +129,12 @@ class Driver:
 
         For whoever opens the next attempt: a crash right after the last marker loses nothing.
         """
-        self.journal.refresh()
-        self._take()
-        while (watch := self._watch) is not None:
+        while True:
+            self.journal.refresh()  # each time: what is asked for may be gone, since another driver has decided
+            self._take()
+            watch = self._watch
+            if watch is None:
+                break
             watch.list_members()
             watch.list_markers()
             if not isinstance(self._decide_open(watch), Look):

@@ -13,7 +13,7 @@ import logging
 
 from tallymark import inventory, layout, records
 from tallymark.errors import RecordError, StoreError
-from tallymark.records import AnyEntry, Commit
+from tallymark.records import Abort, AnyEntry, Commit
 from tallymark.register import Patience, retrying
 from tallymark.store.port import RunStore
 
@@ -60,15 +60,17 @@ class Sealer:
     def __init__(self, store: RunStore, patience: Patience) -> None:
         self._store = store
         self._patience = patience
-        self._waiting: dict[int, tuple[Commit, float | None]] = {}
+        self._waiting: dict[int, tuple[Commit | Abort, float | None]] = {}
         self._decided: list[str] = []
+        self._kept: set[str] = set()
+        self._rest_until = float("-inf")
 
     def seal_later(self, entry: AnyEntry, *, ours: bool) -> None:
-        """Remember a commit; another driver's is left to it for a while."""
+        """Remember a commit, to seal it, and another driver's abort, to sweep it; theirs are left to them for a while."""
         if isinstance(entry, records.Retire):
             for slot in entry.slots:
                 self._waiting.pop(slot, None)
-        if isinstance(entry, Commit):
+        if isinstance(entry, Commit) or (isinstance(entry, Abort) and not ours):
             due = None if ours else self._patience.clock() + OTHERS_AFTER_S
             self._waiting[entry.slot] = (entry, due)
             others = [slot for slot, (_, due) in self._waiting.items() if due is not None]
@@ -80,29 +82,39 @@ class Sealer:
         self._decided.extend(keys)
 
     def work(self) -> None:
-        """Seal what is due, then sweep what is decided and sealed. Never raises for the store's sake."""
+        """Seal what is due, then sweep what is decided and sealed. Never raises for the store's sake: what fails is
+        told, and left alone for a while."""
         now = self._patience.clock()
+        if now < self._rest_until:
+            return
         try:
-            for slot, (commit, due) in list(self._waiting.items()):
-                if due is None:
-                    seal(self._store, commit, self._patience)
-                elif due > now:
-                    continue
-                else:
-                    if not is_sealed(self._store, commit, self._patience):
-                        seal(self._store, commit, self._patience)
-                    prefix = layout.markers_prefix(commit.attempt, commit.step)
-                    self._decided.extend(key for key, _ in self._store.list(prefix))
-                del self._waiting[slot]
+            for slot, (entry, due) in list(self._waiting.items()):
+                if due is None or due <= now:
+                    self._settle(entry, ours=due is None)
+                    del self._waiting[slot]
             self._sweep()
-        except (StoreError, RecordError) as problem:
+        except StoreError as problem:
             log.warning("tallymark: sealing is put off: %s", problem)
+            self._rest_until = now + OTHERS_AFTER_S
+
+    def _settle(self, entry: Commit | Abort, *, ours: bool) -> None:
+        """Seal a commit, unless another driver did. A commit that cannot be sealed keeps its markers, and holds up no
+        other."""
+        prefix = layout.markers_prefix(entry.attempt, entry.step)
+        if isinstance(entry, Commit) and (ours or not is_sealed(self._store, entry, self._patience)):
+            try:
+                seal(self._store, entry, self._patience)
+            except RecordError as problem:
+                log.warning("tallymark: step %s stays unsealed: %s", entry.step, problem)
+                self._kept.add(prefix)
+        if not ours:
+            self._decided.extend(key for key, _ in self._store.list(prefix))
 
     def _sweep(self) -> None:
         """Delete the markers of decided steps, but those that an unsealed commit still needs."""
-        needed = {layout.markers_prefix(commit.attempt, commit.step) for commit, _ in self._waiting.values()}
+        needed = {layout.markers_prefix(entry.attempt, entry.step) for entry, _ in self._waiting.values()} | self._kept
         ready = [key for key in dict.fromkeys(self._decided) if key.rpartition("/")[0] + "/" not in needed]
-        self._decided = [key for key in self._decided if key.rpartition("/")[0] + "/" in needed]
         for start in range(0, len(ready), BATCH):
             for key, why in self._store.delete(ready[start : start + BATCH]):
                 log.warning("tallymark: %s could not be deleted, and stays: %s", key, why)
+        self._decided = [key for key in self._decided if key.rpartition("/")[0] + "/" in needed]

@@ -327,7 +327,7 @@ def test_every_call_of_a_superseded_process_says_so(place):
     assert place.committed() == [(1, 0), (1, 1)]
 
 
-@pytest.mark.rule("B11", "L15")
+@pytest.mark.rule("B9", "L15")
 def test_a_farewell_comes_after_every_word_before_it(place, fleet):
     """The store refuses a marker at first: nothing overtakes it."""
     ships = fleet(place)

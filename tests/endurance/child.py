@@ -1,12 +1,7 @@
-"""What runs in the processes of these tests: `python child.py ROLE` with a JSON object on the first line of stdin.
-
-Talks to the parent in lines: `say` writes one, `hear` waits for one. Imports nothing of the tests: it is started by
-its path.
-"""
+"""What runs in the processes of these tests. Each talks to its parent: `say` tells it, `hear` waits for it."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -14,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +17,17 @@ import tallymark
 from tallymark.store.open import open_store
 from tallymark.testing.counting import CountingStore, Operation
 
-_speaking = threading.Lock()
+_parent: Connection | None = None
 
 
 def say(word: str, **more: Any) -> None:
-    with _speaking:
-        os.write(1, (json.dumps({"word": word, **more}) + "\n").encode())
+    assert _parent is not None
+    _parent.send({"word": word, **more})
 
 
-def hear() -> str:
-    return sys.stdin.readline().strip()
+def hear() -> Any:
+    assert _parent is not None
+    return _parent.recv()
 
 
 def label(operation: Operation) -> str:
@@ -88,7 +85,8 @@ def store_of(spec: dict[str, Any]) -> CountingStore:
 
 
 def shard(files: dict[str, int]) -> Path:
-    folder = Path(tempfile.mkdtemp(dir=os.environ["TALLYMARK_TEST_TMP"]))
+    """A folder of files in `tempfile.tempdir`, which is the test's own."""
+    folder = Path(tempfile.mkdtemp(prefix="tallymark-shard-"))
     for name, size in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(os.urandom(size))
@@ -155,6 +153,14 @@ def driver(spec: dict[str, Any]) -> None:
     say("done")
 
 
-if __name__ == "__main__":
-    roles = {"report": report, "drive": drive, "opens": opens, "train": train, "driver": driver}
-    roles[sys.argv[1]](json.loads(hear()))
+ROLES = {"report": report, "drive": drive, "opens": opens, "train": train, "driver": driver}
+
+
+def main(role: str, spec: dict[str, Any], parent: Connection, stderr: str) -> None:
+    """The body of every process."""
+    global _parent
+    _parent = parent
+    with open(stderr, "wb") as log:
+        os.dup2(log.fileno(), 2)
+    tempfile.tempdir = str(Path(stderr).parent)
+    ROLES[role](spec)

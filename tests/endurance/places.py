@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ BUCKET = "endurance"
 _runs = itertools.count()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Place:
-    """Where runs are kept. `run()` names a new one."""
+    """Where runs are kept. `run()` names a new one; `store` is this process's client of it."""
 
     kind: str
     url: str
@@ -29,10 +30,12 @@ class Place:
     def run(self) -> Place:
         return Place(self.kind, f"{self.url}/run-{next(_runs):04d}", self.server, self.storage_options)
 
-    def open(self) -> RunStore:
+    @cached_property
+    def store(self) -> RunStore:
         return open_store(self.url, storage_options=self.storage_options)
 
     def spec(self, **more: Any) -> dict[str, Any]:
+        """What a child needs to know."""
         return {"url": self.url, "storage_options": self.storage_options, "kill": None, **more}
 
     def dump(self) -> dict[str, bytes]:
@@ -45,8 +48,6 @@ class Place:
         try:
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
             keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
-            return {
-                key.removeprefix(prefix): client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys
-            }
+            return {key.removeprefix(prefix): client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
         finally:
             client.close()

@@ -1,118 +1,100 @@
-"""Child processes that can be waited for by what they say, never by sleeping, and that never outlive a test."""
+"""Child processes that are waited for by what they say, never by sleeping, and that never outlive a test.
+
+They come from `multiprocessing`'s fork server: a process that has imported the library, and has used nothing of it, is
+forked. That saves the second that importing s3fs takes, of which there would be hundreds.
+"""
 
 from __future__ import annotations
 
-import json
+import itertools
+import multiprocessing
 import os
-import queue
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.endurance import child
+
 WAIT_S = 60.0
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.endurance.child", "tallymark.store.s3"])
+_numbers = itertools.count()
 
 
 class Child:
-    """A Python process. Its lines are JSON objects with a `word`, or plain text."""
+    """One process in one role of `child.py`."""
 
-    def __init__(self, arguments: Sequence[str], tmp: Path, *, flags: Sequence[str] = ()) -> None:
-        self._log = tmp / f"stderr-{time.monotonic_ns()}"
-        environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("TALLYMARK_", "SLURM_"))},
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-            "TALLYMARK_TEST_TMP": str(tmp),
-        }
-        with open(self._log, "wb") as err:
-            self._process = subprocess.Popen(
-                [sys.executable, *flags, *arguments],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, env=environ, cwd=tmp,
-            )  # fmt: skip
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+    def __init__(self, role: str, spec: Mapping[str, Any], tmp: Path) -> None:
+        self._log = tmp / f"stderr-{next(_numbers)}"
+        self._conn, theirs = _context.Pipe()
+        self._process = _context.Process(target=child.main, args=(role, dict(spec), theirs, str(self._log)))
+        self._process.start()
+        theirs.close()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line.decode().rstrip("\n"))
-        self._lines.put(None)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        self._process.stdin.flush()
-
-    def line(self, *, within_s: float = WAIT_S) -> str | None:
-        """The next line, or None at the end of the output."""
-        try:
-            return self._lines.get(timeout=within_s)
-        except queue.Empty:
-            raise AssertionError(f"the child said nothing within {within_s:g} s; stderr:\n{self.stderr()}") from None
+    def say(self, word: str) -> None:
+        self._conn.send(word)
 
     def expect(self, word: str, *, within_s: float = WAIT_S) -> dict[str, Any]:
-        """The next line, which must be of this word."""
-        line = self.line(within_s=within_s)
-        assert line is not None, f"the child ended before it said {word!r}; stderr:\n{self.stderr()}"
-        message: dict[str, Any] = json.loads(line)
-        assert message["word"] == word, f"{line}; stderr:\n{self.stderr()}"
+        """The next message, which must be of this word."""
+        assert self._conn.poll(within_s), f"no {word!r} within {within_s:g} s; {self._told()}"
+        try:
+            message: dict[str, Any] = self._conn.recv()
+        except EOFError:
+            raise AssertionError(f"the child ended before it said {word!r}; {self._told()}") from None
+        assert message["word"] == word, f"{message}; {self._told()}"
         return message
 
     def wait(self, *, within_s: float = WAIT_S) -> int:
         """The exit code; minus the signal for a child that was killed."""
-        try:
-            return self._process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the child did not end within {within_s:g} s; stderr:\n{self.stderr()}") from None
-
-    def ended(self) -> bool:
-        return self._process.poll() is not None
+        self._process.join(within_s)
+        assert self._process.exitcode is not None, f"the child did not end within {within_s:g} s; {self._told()}"
+        return self._process.exitcode
 
     def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(WAIT_S)
+        """SIGKILL, if it is still there."""
+        if self._process.exitcode is None and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGKILL)
+        self.wait()
 
-    def stderr(self) -> str:
-        return self._log.read_text(errors="replace")
+    def close(self) -> None:
+        self.kill()
+        self._process.close()
+        self._conn.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self.ended():
-            self.kill()
-        self._reader.join(WAIT_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+    def _told(self) -> str:
+        return f"its stderr:\n{self._log.read_text(errors='replace') if self._log.exists() else ''}"
 
 
-def start(role: str, spec: Mapping[str, Any], tmp: Path) -> Child:
-    """A process of `child.py`."""
-    child = Child([str(Path(__file__).with_name("child.py")), role], tmp)
-    child.say(json.dumps(spec))
-    return child
+@contextmanager
+def start(role: str, spec: Mapping[str, Any], tmp: Path) -> Iterator[Child]:
+    """A process, which is gone at the end of the block."""
+    made = Child(role, spec, tmp)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def killed_at(role: str, spec: Mapping[str, Any], kill: Mapping[str, str], tmp: Path) -> None:
     """Run a role until it is killed at an operation; that it was, and nowhere else, is asserted."""
-    with start(role, {**spec, "kill": kill}, tmp) as child:
-        assert child.expect("reached")["label"] == kill["label"]
-        assert child.wait() == -signal.SIGKILL
+    with start(role, {**spec, "kill": dict(kill)}, tmp) as process:
+        assert process.expect("reached")["label"] == kill["label"]
+        assert process.wait() == -signal.SIGKILL
 
 
 def points(labels: Sequence[str]) -> list[dict[str, str]]:
     """Every operation, before and after it."""
     return [{"when": when, "label": label} for label in labels for when in ("before", "after")]
+
+
+def points_that_differ(labels: Sequence[str], kind: str) -> list[dict[str, str]]:
+    """All points on a local folder. On S3, where a process costs seconds, not those after a look: the store is then
+    as it was before."""
+    looks = ("read", "list", "size", "open")
+    return [
+        point
+        for point in points(labels)
+        if kind == "local" or point["when"] == "before" or not point["label"].startswith(looks)
+    ]

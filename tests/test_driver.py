@@ -1,0 +1,114 @@
+"""The driver's own part: deadlines that run from progress, and what one poll costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tallymark import layout, records
+from tallymark.driver import Driver
+from tallymark.inventory import name_of
+from tallymark.journal import Draft
+from tallymark.records import Abort, Marker
+from tallymark.register import Patience
+from tallymark.store.memory import MemoryStore
+
+TIMEOUT_S = 10.0
+
+
+class Bench:
+    """A run of three ranks on a memory store, a driver on a clock that only `pass_s` moves, and hand-written markers."""
+
+    def __init__(self, ranks: int = 3) -> None:
+        self.now = 0.0
+        self.store = MemoryStore()
+        patience = Patience(clock=lambda: self.now, sleep=lambda _: None)
+        self.driver = Driver.over(self.store, lambda _: self.store, patience)
+        self.driver.journal.begin()
+        fields = {
+            "launch_id": "a",
+            "world_size": ranks,
+            "barrier_timeout_s": TIMEOUT_S,
+            "resume": "auto",
+            "base": None,
+        }
+        self.driver.journal.append(lambda state: Draft(records.Attempt, 1, fields))
+
+    def mark(self, rank: int, step: int) -> None:
+        marker = Marker(
+            attempt=1,
+            step=step,
+            first_rank=rank,
+            last_rank=rank,
+            seats=(f"{rank:016x}",),
+            status="empty",
+            host=f"host{rank}",
+            pid=1,
+            path=None,
+            adopted=False,
+            kind="files",
+            metadata={},
+            files=(),
+            metrics={"rank": rank},
+            durations_s={},
+            cause="",
+            version="0",
+        )
+        body = records.canonical(marker)
+        self.store.put(layout.marker_key(1, step, name_of(marker, body)), body)
+
+    def polls(self, count: int = 1) -> list[records.AnyEntry]:
+        return [entry for _ in range(count) for entry in self.driver.poll().entries]
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.rule("B14")
+def test_the_deadline_runs_from_the_last_progress_of_the_step():
+    bench = Bench()
+    bench.polls()
+    bench.mark(0, 5)
+    bench.polls()
+    bench.pass_s(TIMEOUT_S - 1)
+    bench.mark(1, 5)
+    assert not bench.polls()
+    bench.pass_s(TIMEOUT_S - 1)
+    assert not bench.polls(), "a new marker is progress: the deadline runs anew"
+    bench.pass_s(2)
+    (abort,) = bench.polls()
+    assert isinstance(abort, Abort)
+    assert (abort.reason, abort.ranks, abort.step) == ("timeout", ((2, 2),), 5)
+
+
+@pytest.mark.rule("B14")
+def test_a_marker_of_another_step_is_no_progress_of_this_one():
+    bench = Bench(2)
+    bench.polls()
+    bench.mark(0, 5)
+    bench.polls()
+    bench.pass_s(TIMEOUT_S - 1)
+    bench.mark(0, 6)
+    bench.polls()
+    bench.pass_s(2)
+    (abort,) = bench.polls()
+    assert isinstance(abort, Abort)
+    assert (abort.reason, abort.step) == ("timeout", 5)
+
+
+@pytest.mark.rule("B13")
+def test_a_lower_step_that_is_complete_is_decided_first():
+    bench = Bench(2)
+    bench.polls()
+    for step in (3, 7):
+        for rank in (0, 1):
+            bench.mark(rank, step)
+    assert [entry.step for entry in bench.polls()] == [3, 7]
+
+
+def test_a_driver_that_starts_sees_what_was_decided_before():
+    bench = Bench(1)
+    bench.mark(0, 1)
+    bench.polls(2)
+    other = Driver.over(bench.store, lambda _: bench.store, Patience())
+    kinds = [type(entry).__name__ for entry in other.poll().entries]
+    assert kinds == ["Genesis", "Attempt", "Commit"]
