@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.behaviours.fleet import Fleet, Place
 from tests.proxy import FaultProxy, fault_proxy
 from tests.servers import S3Server, ministack_server, moto_server

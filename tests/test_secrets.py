@@ -6,9 +6,9 @@ import gzip
 import logging
 
 import pytest
+from tests.servers import moto_server
 
 import tallymark
-from tests.servers import moto_server
 
 KEY, SECRET = "PLANTEDKEY0123456789", "planted+secret/abcdefghijklmnopqrstuvwxyz"
 

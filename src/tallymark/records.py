@@ -11,16 +11,19 @@ This file alone knows the bytes. Rules a change must keep:
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from tallymark import strict
 from tallymark.errors import InvalidInput, RecordError
+from tallymark.strict import parse as parse
+from tallymark.strict import sha256 as sha256
+from tallymark.values import USER_BYTES_LIMIT as USER_BYTES_LIMIT
+from tallymark.values import Plain as Plain
+from tallymark.values import from_plain as from_plain
+from tallymark.values import to_plain as to_plain
 
 _END = r"$(?!\n)"  # in Python a `$` alone lets a line feed pass; written so, it means the end in every dialect
 Hex64 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}" + _END, description="sha256, lower-case hex")]
@@ -32,13 +35,8 @@ Rank = Annotated[int, msgspec.Meta(ge=0, lt=10**6, description="global rank")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Ranges: TypeAlias = tuple[tuple[Rank, Rank], ...]
 """Sets of ranks as ascending, disjoint, inclusive ranges: ((0, 7), (9, 9))."""
-Plain: TypeAlias = dict[str, Any]
-"""A user's mapping as `to_plain` made it."""
 
 STATUSES = ("saved", "empty", "failed")
-USER_BYTES_LIMIT = 1 << 20
-_DEPTH_LIMIT = 64
-_INT = re.compile(r"-?[1-9][0-9]{0,639}")  # 640 digits: what every Python can read, however its own limit is set
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,28 +336,9 @@ def canonical(value: object) -> bytes:
         plain = msgspec.to_builtins(value)
         if isinstance(value, Record):  # as the reader sees it: `1800` in a field for floats becomes `1800.0`
             plain = msgspec.to_builtins(convert(plain, type(value), type(value).__name__))
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return text.encode("utf-8")
+        return strict.write(plain)
     except (ValueError, TypeError, RecursionError, RecordError) as problem:
         raise InvalidInput(f"this value cannot be written as strict JSON: {problem}") from problem
-
-
-def sha256(body: bytes) -> str:
-    """64 hex digits."""
-    return hashlib.sha256(body).hexdigest()
-
-
-def parse(body: bytes, what: str) -> Any:
-    """Strict JSON, as plain values. `what` names the object in the error."""
-    try:
-        value = json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
-        )
-        if b"\\" in body:  # an escape may spell half a surrogate pair, which nobody could write again
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
-        return value
-    except (ValueError, RecursionError) as problem:
-        raise RecordError(f"{what}: not a whole JSON record ({problem})") from problem
 
 
 def decode(body: bytes, kind: type[R], what: str) -> R:
@@ -400,138 +379,6 @@ def decode_entry(body: bytes, slot: int) -> AnyEntry:
 def _format_of(kind: type[Any]) -> str | None:
     default = dict(zip(kind.__struct_fields__[::-1], kind.__struct_defaults__[::-1], strict=False)).get("format")
     return default if isinstance(default, str) else None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key appears twice")
-    return found
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is out of range")
-    return value
-
-
-# ------------------------------------------------------------------------------------------- users' values
-
-
-def to_plain(value: Any, name: str) -> Plain:
-    """A user's mapping as strict JSON values that `from_plain` turns back into equal ones.
-
-    Values may be None, bool, int, float, str, and lists, tuples and mappings of these; 0-dimensional numpy, torch or
-    jax values become the Python scalar that they hold; tuples become lists. NaN, infinities and integers beyond 2**53
-    are tagged, so that any JSON reader sees them whole. Raises InvalidInput, naming the place and the value.
-    """
-    if not isinstance(value, Mapping):
-        raise InvalidInput(f"{name} must be a mapping with str keys, not {type(value).__name__}: {_show(value)}")
-    plain: Plain = _plain(value, name, 0)
-    size = len(canonical(plain))
-    if size > USER_BYTES_LIMIT:
-        raise InvalidInput(f"{name} take {size} bytes as JSON; the limit is {USER_BYTES_LIMIT}. Write a file instead")
-    return plain
-
-
-def from_plain(value: Any) -> Any:
-    """The user's value that `to_plain` encoded. Raises RecordError for what `to_plain` never writes."""
-    return _user(value, 0)
-
-
-def _user(value: Any, depth: int) -> Any:
-    if depth > _DEPTH_LIMIT + 1:
-        raise RecordError(f"a user's value is nested more than {_DEPTH_LIMIT} deep")
-    if isinstance(value, list | tuple):
-        return [_user(item, depth + 1) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    if len(value) == 1:
-        [(key, text)] = value.items()
-        if key == "$float" and text in ("nan", "inf", "-inf"):
-            return float(text)
-        if key == "$int" and isinstance(text, str) and _INT.fullmatch(text):
-            return int(text)
-    for key in value:
-        if key.startswith("$") and not key.startswith("$$"):
-            raise RecordError(f"{key!r:.80} is no tag that this version knows, or its value is malformed")
-    return {(key[1:] if key.startswith("$$") else key): _user(item, depth + 1) for key, item in value.items()}
-
-
-def _plain(value: Any, name: str, depth: int) -> Any:
-    if depth > _DEPTH_LIMIT:
-        raise InvalidInput(f"{name:.200} is nested more than {_DEPTH_LIMIT} deep, or contains itself")
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        number = int(value)
-        return number if abs(number) <= 2**53 else {"$int": _digits(number, name)}
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
-    if isinstance(value, str):
-        return _text(value, name)
-    if isinstance(value, Mapping):
-        plain = {_key(key, name): _plain(item, f"{name}[{key!r}]", depth + 1) for key, item in value.items()}
-        if len(plain) != len(value):
-            raise InvalidInput(f"{name} has two keys of the same text")
-        return plain
-    if isinstance(value, list | tuple):
-        return [_plain(item, f"{name}[{index}]", depth + 1) for index, item in enumerate(value)]
-    return _plain(_scalar(value, name), name, depth)
-
-
-def _scalar(value: Any, name: str) -> bool | int | float | str:
-    """What a 0-dimensional array holds."""
-    shape = getattr(value, "shape", None)
-    what = f"{name} is a {type(value).__module__}.{type(value).__qualname__}"
-    if not isinstance(shape, tuple) or shape or not callable(getattr(value, "item", None)):
-        hint = f" of shape {tuple(shape)}: report a scalar, or write a file" if isinstance(shape, tuple) else ""
-        raise InvalidInput(f"{what}{hint}, not a plain value")
-    try:
-        item = value.item()
-        if type(item) is type(value) and (item != item or float(item) == item):
-            item = float(item)  # np.longdouble holds itself; taken if nothing is lost
-        blank = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M") or bool(getattr(value, "mask", False))
-    except Exception as problem:
-        raise InvalidInput(f"{what} whose value cannot be had: {problem}") from problem
-    if blank or not isinstance(item, bool | int | float | str):  # a masked number is none; a date is no count
-        raise InvalidInput(f"{what} that holds no plain value: {_show(value)}. Convert it first")
-    return item
-
-
-def _key(key: Any, name: str) -> str:
-    if not isinstance(key, str):
-        raise InvalidInput(f"{name} has the key {_show(key)} of type {type(key).__name__}; keys must be str")
-    text = _text(key, f"a key of {name}")
-    return "$" + text if text.startswith("$") else text
-
-
-def _text(value: str, name: str) -> str:
-    text = str.__str__(value)  # a subclass's own __str__ may say something else: an enum's says its name
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as problem:
-        raise InvalidInput(f"{name} is not valid Unicode: {text!r:.80}") from problem
-    return text
-
-
-def _digits(number: int, name: str) -> str:
-    if number.bit_length() > 2200 or not _INT.fullmatch(text := str(number)):
-        raise InvalidInput(f"{name} is an integer of {number.bit_length()} bits: more than 640 digits cannot be kept")
-    return text
-
-
-def _show(value: Any) -> str:
-    """The start of a value's repr, for a message about it."""
-    try:
-        return f"{value!r:.80}"
-    except Exception:  # noqa: BLE001 - a message about a bad value must not fail on how bad it is
-        return "(it has no repr)"
 
 
 def to_ranges(ranks: Iterable[int]) -> Ranges:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.behaviours import rank as rank_script
+
 import tallymark
 from tallymark import records
 from tallymark.adopted import opener
@@ -22,7 +24,6 @@ from tallymark.records import AnyEntry
 from tallymark.register import Patience
 from tallymark.store.open import open_store
 from tallymark.store.port import RunStore
-from tests.behaviours import rank as rank_script
 
 LIMIT_S = 60.0
 Action = dict[str, Any]

@@ -6,13 +6,13 @@ import dataclasses
 import threading
 
 import pytest
+from tests.behaviours.fleet import do, report, say, shard
 
 import tallymark
 from tallymark import layout, records
 from tallymark.launch import identify
 from tallymark.opening import Wish, open_attempt
 from tallymark.store.memory import MemoryStore
-from tests.behaviours.fleet import do, report, say, shard
 
 
 @pytest.mark.rule("L8")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tests.behaviours.fleet import do, report, say, wait
 
 from tallymark import records
-from tests.behaviours.fleet import do, report, say, wait
 
 SUBSETS = [ranks for size in range(5) for ranks in itertools.combinations(range(4), size)]
 

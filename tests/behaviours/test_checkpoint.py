@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.behaviours.fleet import Place, do, report, say, shard
+from tests.behaviours.rank import Weights
 
 import tallymark
 from tallymark import records
-from tests.behaviours.fleet import Place, do, report, say, shard
-from tests.behaviours.rank import Weights
 
 
 def one_commit(place: Place, source, *, step: int = 0, **more) -> tallymark.Manifest:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import s3fs
+from tests.behaviours.fleet import Place, do, report, say, until, wait
+from tests.cases import racer as racer_script
 
 import tallymark
 from tallymark import records
-from tests.behaviours.fleet import Place, do, report, say, until, wait
-from tests.cases import racer as racer_script
 
 UPLOAD_OF_20 = r"/checkpoints/0+20-000001/"
 

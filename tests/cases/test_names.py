@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.behaviours.fleet import Place, report, say, shard, wait
 
 import tallymark
 from tallymark import records
-from tests.behaviours.fleet import Place, report, say, shard, wait
 
 ODD_NAMES = ["lr[1e-4]*{a}", "a b", "a+b", "%41", "a#b", "a?b=c&d", "übung-モデル", "...", "~x", "a'\"b"]
 

@@ -9,10 +9,10 @@ import struct
 
 import numpy as np
 import pytest
+from tests.behaviours.fleet import report, shard
 
 import tallymark
 from tallymark import records
-from tests.behaviours.fleet import report, shard
 
 SRUN = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}
 UNKNOWN = {"rank": None, "world_size": None, "launch_id": None}

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cli.command import COMMAND, environment, shard, start, tally, two_ranks
 
 import tallymark
 from tallymark import errors
 from tallymark.cli import exits
 from tallymark.cli.commands import COMMANDS
-from tests.cli.command import COMMAND, environment, shard, start, tally, two_ranks
 
 DOCS = Path(__file__).parents[2] / "docs/reference/cli.md"
 

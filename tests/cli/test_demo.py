@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cli.command import start, tally
 
 from tallymark.cli import demo_model, demo_report, exits
 from tallymark.cli.demo_plan import Outcome
-from tests.cli.command import start, tally
 
 DOCS = Path(__file__).parents[2] / "docs/reference/cli.md"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import threading
 import time
-import pickle
 from pathlib import Path
 from typing import Any
 
