@@ -196,7 +196,9 @@ def test_sweeping_takes_a_request_per_thousand_markers():
     body = records.decode(store.inner.read(template) or b"", records.Marker, "marker")
     assert name is not None
     for rank in range(1, world):  # as the other ranks would, without their seats
-        marker = records.canonical({**records.parse(records.canonical(body), ""), "first_rank": rank, "last_rank": rank})
+        marker = records.canonical(
+            {**records.parse(records.canonical(body), ""), "first_rank": rank, "last_rank": rank}
+        )
         other = name._replace(first=rank, last=rank, digest=records.sha256(marker)[:32])
         store.inner.put(layout.marker_key(2, step, other), marker)
     with stretch(store) as operations:
@@ -257,7 +259,10 @@ def test_an_idle_poll_is_one_request(store, tmp_path):
     with stretch(store) as operations:
         for _ in range(polls):
             assert driver.poll().waiting_for == (1,)
-    counts = {prefix: requests(o for o in operations if o.key.startswith(prefix)) for prefix in ("markers", "members", "journal")}
+    counts = {
+        prefix: requests(o for o in operations if o.key.startswith(prefix))
+        for prefix in ("markers", "members", "journal")
+    }
     assert counts == {"markers": polls, "members": polls // 4, "journal": polls // 4}
 
 

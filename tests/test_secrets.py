@@ -30,7 +30,12 @@ def test_planted_credentials_are_found_nowhere(tmp_path, caplog):
         shown += [run, run.status(), driver, driver._store]
         with pytest.raises(tallymark.TallymarkError) as caught:
             tallymark.join(
-                "s3://no-such-bucket/run", rank=0, world_size=1, launch_id="a", storage_options=options, store_timeout_s=1
+                "s3://no-such-bucket/run",
+                rank=0,
+                world_size=1,
+                launch_id="a",
+                storage_options=options,
+                store_timeout_s=1,
             )
         problem = caught.value
         while problem is not None:

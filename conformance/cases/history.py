@@ -298,7 +298,7 @@ no("ranks with a gap", "J22", "ranks-all", *START, commit(10, reporting_ranks=[[
 no("all ranks, in two ranges", "J22", "ranks-all", *START, commit(10, reporting_ranks=[[0, 1], [2, 3]]))
 ok(
     "ranks 2, 4 and 6 of 8 contribute",
-    "J14",
+    "J22",
     G,
     attempt(1, world=8),
     commit(10, [(2, 2), (4, 4), (6, 6)]),

@@ -40,8 +40,8 @@ from tallymark.errors import (
     UsageError,
     WaitTimeout,
 )
+from tallymark.handle import Report
 from tallymark.joining import join
-from tallymark.report import Report
 from tallymark.run import OpenStepStatus, Run, Status
 from tallymark.version import __version__
 from tallymark.worker import Worker

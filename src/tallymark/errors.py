@@ -26,10 +26,20 @@ A message names the value that was wrong, the rank and host where that is known,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class TallymarkError(Exception):
-    """The root of the tree."""
+    """The root of the tree. Survives pickling, attributes and all, so that a process pool can hand it on."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[TallymarkError], args: tuple[Any, ...], attributes: dict[str, Any]) -> TallymarkError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class InvalidInput(TallymarkError, ValueError):

@@ -135,9 +135,7 @@ def decode_marker(body: bytes, name: MarkerName, attempt: int, step: int) -> Mar
     if records.sha256(body)[:32] != name.digest:
         raise RecordError(f"{what} does not hold the bytes that its name says")
     marker = records.decode(body, Marker, what)
-    if (marker.attempt, marker.step, marker.first_rank, marker.last_rank, marker.status) != (
-        attempt, step, name.first, name.last, name.status,
-    ):  # fmt: skip
+    if (marker.attempt, marker.step) != (attempt, step) or name_of(marker, body) != name:
         raise RecordError(f"{what} contradicts its name")
     return marker
 

@@ -75,7 +75,13 @@ class Sealer:
             self._waiting[entry.slot] = (entry, due)
             others = [slot for slot, (_, due) in self._waiting.items() if due is not None]
             for slot in others[:-OTHERS_KEPT]:
-                del self._waiting[slot]
+                self._forget(slot)
+
+    def _forget(self, slot: int) -> None:
+        """Leave a commit to others; with its markers, since it may not be sealed."""
+        entry, _ = self._waiting.pop(slot)
+        prefix = layout.markers_prefix(entry.attempt, entry.step)
+        self._decided = [key for key in self._decided if not key.startswith(prefix)]
 
     def sweep_later(self, keys: list[str]) -> None:
         """Remember markers of decided steps."""

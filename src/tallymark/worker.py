@@ -25,13 +25,13 @@ from tallymark.checkpoint import Checkpoint, Manifest
 from tallymark.driver import Driver, Poll
 from tallymark.errors import CommitUnknown, InvalidInput, StepAborted, StoreError, UsageError, WaitTimeout
 from tallymark.fate import Fates
+from tallymark.handle import Report
 from tallymark.history import AttemptFact, State
 from tallymark.host import Host
 from tallymark.journal import Draft, Settled
 from tallymark.offer import Offer, Place, prepare, put_into_words, save
 from tallymark.records import FileFact, to_plain
 from tallymark.register import Patience, retrying
-from tallymark.report import Report
 from tallymark.store.port import RunStore
 
 log = logging.getLogger("tallymark")

@@ -123,7 +123,9 @@ class _Rank:
         if action["do"] == "raise":
             raise _Asked("the training code failed")
         try:
-            said = getattr(self, "do_" + action["do"])(**{name: value for name, value in action.items() if name != "do"})
+            said = getattr(self, "do_" + action["do"])(
+                **{name: value for name, value in action.items() if name != "do"}
+            )
         except Exception as problem:
             said = _error(problem)
         self._say(action["do"], said or {})

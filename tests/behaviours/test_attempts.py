@@ -52,7 +52,11 @@ def test_before_the_first_commit_there_is_no_base_and_afterwards_all_ranks_have_
         told = ships.launch(f"{number}", actions).outcomes()
         assert told[0][0] == told[1][0] == told[2][0]
         joined.append(told[0][0])
-    assert [(one["first_step"], one["base"] and one["base"]["step"]) for one in joined] == [(0, None), (0, None), (4, 3)]
+    assert [(one["first_step"], one["base"] and one["base"]["step"]) for one in joined] == [
+        (0, None),
+        (0, None),
+        (4, 3),
+    ]
     assert [entry.base and entry.base.step for entry in place.entries(records.Attempt)] == [None, None, 3]
 
 

@@ -301,7 +301,10 @@ def test_ranks_files_and_digests_are_recorded(place, fleet):
     bodies = {rank: {f"{rank}/w": f"weights {rank}", "same": "the same"} for rank in (0, 2)}
     ships.run(
         "a",
-        [[report(0, **({"path": ships.shard(f"{rank}", bodies[rank])} if rank in bodies else {}))] for rank in range(3)],
+        [
+            [report(0, **({"path": ships.shard(f"{rank}", bodies[rank])} if rank in bodies else {}))]
+            for rank in range(3)
+        ],
     )
     found = place.open().at(0)
     assert found.checkpoint is not None

@@ -157,7 +157,9 @@ def test_a_file_cut_short_after_its_marker_is_not_committed_and_an_empty_one_may
     """Case 8: the driver refuses, and names the cut one only; so does `verify` on a committed step."""
     place, ships = shared_place, fleet(shared_place)
     saved = ships.shard("one", {"cut.bin": b"\1" * 1000, "empty.bin": b""})
-    actions = [[report(0, path=saved), do("signal", "said"), do("await", "cut"), say(1, path=saved), do("signal", "up")]]
+    actions = [
+        [report(0, path=saved), do("signal", "said"), do("await", "cut"), say(1, path=saved), do("signal", "up")]
+    ]
     actions[0] += [do("await", "poll"), wait(1)]
     launch = ships.launch("a", actions + [[say(0), do("await", "poll"), say(1), wait(1)]], host_driver=False)
     driver = place.driver()

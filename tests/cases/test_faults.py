@@ -137,7 +137,9 @@ def test_a_create_that_lands_after_its_writer_gave_up_is_found_by_the_next_look(
     assert told == standing(s3_place)
 
 
-def write_markers(place: Place, size: int, seats: dict[int, str], but: set[int] = frozenset()) -> list[tuple[str, bytes]]:  # type: ignore[assignment]
+def write_markers(
+    place: Place, size: int, seats: dict[int, str], but: set[int] = frozenset()
+) -> list[tuple[str, bytes]]:  # type: ignore[assignment]
     """The markers of step 0 of attempt 1, of all ranks but some: metrics only."""
     made = []
     for rank in range(size):

@@ -114,9 +114,7 @@ def folder_of_all_sorts(folder: Path) -> dict[str, bytes]:
 def arrived(place: Place, step: int) -> dict[str, bytes | None]:
     prefix = f"checkpoints/{step:016d}-000001/"
     store = place.store()
-    return {
-        key.removeprefix(prefix): store.read(key) for key in place.keys(prefix) if "/_tallymark/" not in key
-    }
+    return {key.removeprefix(prefix): store.read(key) for key in place.keys(prefix) if "/_tallymark/" not in key}
 
 
 def test_an_upload_that_fails_on_one_file_and_is_retried_brings_each_file_once(

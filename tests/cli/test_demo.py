@@ -95,6 +95,7 @@ def test_for_people_and_leaves_nothing(tmp_path):
 def test_stopped_in_the_middle_it_leaves_nothing(tmp_path):
     demo = start("demo", TMPDIR=str(tmp_path))
     pids = []
+    assert demo.stdout is not None
     for line in demo.stdout:
         if "processes" in line:
             pids = [int(pid) for pid in re.findall(r"\d+", line.partition("processes")[2])]
@@ -117,7 +118,7 @@ def test_what_is_not_so_is_said(capsys):
     assert not outcome.ok, "nothing judged is not well"
     outcome.expect("water is wet", True)
     outcome.expect("fire is cold", False, "it was hot")
-    assert not outcome.ok and not demo_report.document(outcome)["ok"]
+    assert not demo_report.document(outcome)["ok"]
     demo_report.tell(outcome)
     said = capsys.readouterr().out
     assert "FAIL fire is cold" in said and "it was hot" in said and "NOT as it should be" in said
@@ -137,4 +138,4 @@ def test_a_member_is_all_in_its_state():
 @pytest.mark.parametrize("world_size", [1, 3, 4, 5])
 def test_every_member_has_one_rank(world_size):
     shares = [demo_model.share(rank, world_size) for rank in range(world_size)]
-    assert sum(shares, []) == list(range(demo_model.MEMBERS))
+    assert [member for mine in shares for member in mine] == list(range(demo_model.MEMBERS))

@@ -127,9 +127,7 @@ def opens(spec: dict[str, Any]) -> None:
 
 def train(spec: dict[str, Any]) -> None:
     """A rank of a long run: reports without waiting; rank 0 waits for the last step and ends the run."""
-    worker = tallymark.join(
-        spec["url"], storage_options=spec["storage_options"], host_driver=False, **spec["join"]
-    )
+    worker = tallymark.join(spec["url"], storage_options=spec["storage_options"], host_driver=False, **spec["join"])
     steps, last = spec["steps"], None
     for step in range(worker.first_step, steps):
         saves = (step + worker.rank) % 4 == 0 and step % 5 != 4

@@ -18,6 +18,7 @@ from tests.endurance.processes import killed_at, points, points_that_differ, sta
 import tallymark
 from tallymark.adopted import opener
 from tallymark.register import Patience
+from tallymark.store.port import RunStore
 from tallymark.testing.counting import CountingStore, Operation
 
 COMMIT = [
@@ -62,9 +63,9 @@ def finish_off(place: Place) -> Story:
     return check(place.dump())
 
 
-def join(place: Place, rank: int, launch: str) -> tallymark.Worker:
+def join(place: Place, rank: int, launch: str, *, store: RunStore | None = None) -> tallymark.Worker:
     return tallymark.join(
-        None, rank=rank, world_size=2, launch_id=launch, host_driver=False, store=place.store
+        None, rank=rank, world_size=2, launch_id=launch, host_driver=False, store=store or place.store
     )
 
 
@@ -78,13 +79,14 @@ def two_ranks_report(place: Place, tmp: Path) -> None:
 
 
 def one_rank_fails(place: Place, tmp: Path) -> None:
-    """Rank 0 cannot read its own file any more when it comes to copying it."""
-    worker = join(place, 0, "first")
-    ours = tmp / "gone.bin"
-    ours.write_bytes(b"x")
-    offer = worker._offer(ours, 0)
-    ours.unlink()
-    worker._save(0, {}, offer)
+    def refuse(operation: Operation) -> None:
+        if operation.name == "upload":
+            raise tallymark.StoreError("no room", key=operation.key, retryable=False)
+
+    (tmp / "file.bin").write_bytes(b"x")
+    worker = join(place, 0, "first", store=CountingStore(place.store, before=refuse))
+    with pytest.raises(tallymark.StoreError):
+        worker.report({}, tmp / "file.bin", step=0)
 
 
 def operations(role: str, place: Place, tmp: Path, spec: Mapping[str, Any]) -> list[str]:

@@ -36,7 +36,14 @@ def dump(store: MemoryStore) -> dict[str, bytes]:
 def join(store: Any, rank: int, launch: str) -> tallymark.Worker:
     patience = {"join_timeout_s": 10.0, "store_timeout_s": 10.0}
     return tallymark.join(
-        None, rank=rank, world_size=2, launch_id=launch, store=store, host_driver=False, barrier_timeout_s=600, **patience
+        None,
+        rank=rank,
+        world_size=2,
+        launch_id=launch,
+        store=store,
+        host_driver=False,
+        barrier_timeout_s=600,
+        **patience,
     )
 
 
@@ -215,3 +222,33 @@ def test_a_rank_stalls_in_its_report_while_a_new_launch_takes_over(new_store, tm
         assert found.checkpoint.verify() == 1
         with pytest.raises(tallymark.Superseded):
             late.report({}, step=1)
+
+
+@pytest.mark.rule("B17")
+def test_many_commits_that_their_driver_never_sealed_keep_their_markers(tmp_path):
+    """The driver that decided them is gone. One that had seen their markers learns of them all at once."""
+    steps = 100
+    store = MemoryStore(all_clients_create=True)
+    folder = tmp_path / "shard"
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(b"a" * 100)
+    workers = [join(store, rank, "first") for rank in (0, 1)]
+    driver = tallymark.Driver(None, store=store)
+    for step in range(steps):
+        workers[1].report({}, folder, step=step)
+    for _ in range(4):
+        driver.poll()
+    for step in range(steps):
+        workers[0].report({}, step=step)
+
+    def dies_before_sealing(operation: Operation) -> None:
+        if "_tallymark/" in operation.key or operation.name == "delete":
+            raise tallymark.StoreError("killed", key=operation.key, retryable=False)
+
+    tallymark.Driver(None, store=CountingStore(store, before=dies_before_sealing)).poll()
+    for _ in range(4):
+        driver.poll()
+        story = check(dump(store))
+        assert (sorted(story.committed()), story.unsealed) == (list(range(steps)), steps)
+    history = tallymark.open(None, store=store).history()
+    assert [manifest.checkpoint.verify() for manifest in history if manifest.checkpoint] == [1] * steps

@@ -26,7 +26,7 @@ LOOK_EVERY_S = 0.1
 
 def run(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     """The command."""
-    logging.basicConfig(stream=sys.stderr, format="tallymark: %(message)s", level=logging.INFO)
+    logging.basicConfig(stream=sys.stderr, format="tallymark: %(message)s", level=logging.WARNING)
     driver = tallymark.Driver(arguments.url, storage_options=options)
     teller = Teller(as_json=arguments.json)
     stop = threading.Event()

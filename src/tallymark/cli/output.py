@@ -17,8 +17,11 @@ from typing import Any, Protocol
 
 from tallymark.records import Ranges, from_plain
 
-RIGHT = "slot step attempt files bytes size"
-"""Names of columns whose values stand to the right."""
+RIGHT = ("slot", "step", "attempt", "files", "bytes", "size")
+"""Columns whose values stand to the right."""
+FOLDED = ("metrics", "what", "file", "time (UTC)", "")
+"""Columns that may take several lines on a terminal; no other is ever cut."""
+FOLDED_MIN = 10
 
 
 def prepare() -> None:
@@ -74,36 +77,59 @@ def _short(value: object) -> str:
     return text if len(text) <= 24 else text[:21] + "..."
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table: drawn by rich on a terminal; elsewhere plain columns, never wrapped or cut."""
     cells = [[clean(value) for value in row] for row in rows]
     if sys.stdout.isatty():
-        _draw(columns, cells, clean(title))
+        _draw(columns, cells)
         return
-    if title:
-        print(clean(title))
-    widths = [max(len(row[index]) for row in [list(columns), *cells]) for index in range(len(columns))]
+    widths = _widths(columns, cells)
     for row in [list(columns), *cells]:
         padded = [
-            text.rjust(width) if name in RIGHT.split() else text.ljust(width)
+            text.rjust(width) if name in RIGHT else text.ljust(width)
             for text, width, name in zip(row, widths, columns, strict=True)
         ]
         print("  ".join(padded).rstrip())
 
 
-def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], title: str) -> None:
+def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left", pad_edge=False)
-    for name in columns:
-        right = name in RIGHT.split()
-        table.add_column(Text(name), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    console = Console()
+    widths = _widths(columns, cells)
+    least = sum(FOLDED_MIN if name in FOLDED else width for name, width in zip(columns, widths, strict=True))
+    if least + 3 * len(columns) > console.width:
+        _print_records(columns, cells)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, width in zip(columns, widths, strict=True):
+        folds = name in FOLDED
+        table.add_column(
+            Text(name),
+            justify="right" if name in RIGHT else "left",
+            overflow="fold",
+            no_wrap=not folds,
+            min_width=min(width, FOLDED_MIN) if folds else width,
+        )
     for row in cells:
         table.add_row(*[Text(text) for text in row])
-    Console().print(table)
+    console.print(table)
+
+
+def _print_records(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """A table that is too wide for its terminal, as a line per value."""
+    width = max(map(len, columns))
+    for row in cells:
+        print()
+        for name, text in zip(columns, row, strict=True):
+            print(f"{name.ljust(width)}  {text}")
+
+
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
 
 
 class Bar(Protocol):
