@@ -38,6 +38,7 @@ class TallymarkError(Exception):
 
 def _restore(kind: type[TallymarkError], args: tuple[Any, ...], attributes: dict[str, Any]) -> TallymarkError:
     error = kind.__new__(kind, *args)
+    error.args = args  # an error that is a TimeoutError too is an OSError, whose `__new__` leaves them out
     error.__dict__.update(attributes)
     return error
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import tallymark
 
@@ -46,3 +49,11 @@ def two_ranks(place: Path, launch_id: str = "a", **more: Any) -> tuple[tallymark
         for rank in (0, 1)
     )
     return first, second
+
+
+def document(*arguments: str | Path) -> Any:
+    """What a command says in JSON, which is strict."""
+    done = tally(*arguments, "--json")
+    assert done.stderr == "" and done.returncode == 0
+    assert done.stdout.isascii()
+    return json.loads(done.stdout, parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))

@@ -1,72 +1,17 @@
-"""Each command as a process: what it prints, its JSON, its exit code."""
+"""Each command that reads, as a process: what it prints, its JSON, its exit code."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
-import signal
 import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
-from tests.cli.command import COMMAND, environment, shard, start, tally, two_ranks
+from tests.cli.command import document, shard, start, tally
 
 import tallymark
 from tallymark import errors
 from tallymark.cli import exits
-from tallymark.cli.commands import COMMANDS
-
-DOCS = Path(__file__).parents[2] / "docs/reference/cli.md"
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    """Step 1: both ranks saved; 2: metrics only; 3: open, and rank 1 has not reported."""
-    top = tmp_path_factory.mktemp("job")
-    run = top / "run"
-    driver = tallymark.Driver(run)
-    ranks = two_ranks(run)
-    for worker in ranks:
-        body = bytes([worker.rank]) * 1000
-        worker.report(
-            {"loss": 0.5, "größe": float("nan")}, shard(top / str(worker.rank), f"{worker.rank}.bin", body), step=1
-        )
-    for worker in ranks:
-        worker.report({"loss": 0.25}, step=2)
-    while driver.poll().moved:
-        pass
-    ranks[0].report({"loss": 0.125}, step=3)
-    return run
-
-
-@pytest.fixture(scope="module")
-def aborted(tmp_path_factory) -> Path:
-    """Step 1 is committed, step 2 aborted because rank 1 left, and the run finished."""
-    run: Path = tmp_path_factory.mktemp("aborted") / "run"
-    first, second = two_ranks(run)
-    for worker in (first, second):
-        worker.report({}, step=1)
-    second.leave()
-    first.report({}, step=2)
-    driver = tallymark.Driver(run)
-    while tallymark.open(run).status().open_steps:
-        driver.poll()
-    first.finish()
-    return run
-
-
-def document(*arguments):
-    done = tally(*arguments, "--json")
-    assert done.stderr == "" and done.returncode == 0
-    assert done.stdout.isascii()
-    return json.loads(done.stdout, parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
-
 
 # ------------------------------------------------------------------------------------- reading
 
@@ -222,141 +167,3 @@ def test_a_reader_that_goes_away(aborted):
     assert process.wait(60) == exits.BROKEN_PIPE
     assert process.stderr.read() == ""
     process.stderr.close()
-
-
-# ------------------------------------------------------------------------------------- help and looks
-
-
-def test_help_teaches():
-    done = tally("--help")
-    assert done.returncode == 0
-    for name, command in COMMANDS.items():
-        assert command.examples[0][0] in done.stdout and f"    {name} " in done.stdout
-    assert tally("--version").stdout == f"tallymark {tallymark.__version__}\n"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_a_command(name):
-    done = tally(name, "--help", COLUMNS="60")
-    assert done.returncode == 0
-    for example, _ in COMMANDS[name].examples:
-        assert example.startswith(f"tallymark {name}") and example in done.stdout
-    for code in exits.MEANING:
-        assert re.search(rf"^ +{code}  ", done.stdout, re.MULTILINE)
-
-
-def test_help_is_cheap():
-    loaded = "import sys; from tallymark.cli import main; main(['ls', '--help']); print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, env=environment(), check=True)
-    assert "'rich'" not in done.stdout and "'fsspec'" not in done.stdout
-
-
-def test_the_page_documents_codes_commands_and_keys(place, aborted):
-    page = DOCS.read_text()
-    for code in exits.MEANING:
-        assert f"\n| {code} | " in page
-    for name in COMMANDS:
-        assert f"\n| `{name} " in page
-
-    def keys(value):
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                yield key
-                if key not in ("metrics", "metadata"):
-                    yield from keys(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                yield from keys(inner)
-
-    found = [document("ls", place), document("show", place), document("status", place), document("verify", place)]
-    assert [key for key in keys(found) if f"`{key}`" not in page] == []
-    abort = document("ls", "--all", aborted)["entries"][3]
-    assert [key for key in keys(abort) if f"`{key}`" not in page] == []
-
-
-def test_any_encoding(place):
-    done = tally("ls", place, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert done.returncode == 0 and "gr\\xf6\\xdfe=nan" in done.stdout
-
-
-@pytest.mark.parametrize("columns", ["200", "30"])
-def test_on_a_terminal(place, columns):
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "ls", str(place)],
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(COLUMNS=columns, NO_COLOR="1", TERM="xterm"),
-    )
-    os.close(theirs)
-    seen = b""
-    while select.select([ours], [], [], 60)[0]:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:  # the other side is closed
-            break
-    os.close(ours)
-    assert process.wait(60) == 0
-    assert not re.search(rb"\x1b\[[0-9;]*3[0-9]", seen), "no colours with NO_COLOR"
-    text = re.sub(r"\x1b\[[0-9;]*m", "", seen.decode())
-    if columns == "200":
-        assert max(map(len, text.splitlines())) <= 200
-        assert re.search(r"1 +1 +2 +0-1 +2 +2\.0 KiB", text)
-    else:  # nothing is cut: a line per value
-        assert re.search(r"step +1\s+attempt +1\s+slot +2\s+ranks +0-1\s+files +2\s+bytes +2\.0 KiB", text)
-
-
-# ------------------------------------------------------------------------------------- driving
-
-
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_drive_ends_cleanly_while_it_waits_and_another_goes_on(ending, tmp_path):
-    first, second = two_ranks(tmp_path)
-    first.report({"loss": 1.0}, step=1)
-    driver = start("drive", tmp_path)
-    assert driver.stderr is not None
-    assert driver.stderr.readline() == "tallymark: attempt 1; 0 steps committed and 0 aborted so far\n"
-    began = time.monotonic()
-    driver.send_signal(ending)
-    out, said = driver.communicate(timeout=30)
-    assert driver.returncode == 0 and out == "" and ending.name in said and "Traceback" not in said
-    assert time.monotonic() - began < 10
-    assert not first._done(1)
-
-    other = start("drive", "--json", tmp_path)
-    second.report({}, step=1)
-    assert other.stdout is not None
-    line = json.loads(other.stdout.readline())
-    assert (line["kind"], line["step"], line["metrics"]) == ("commit", 1, {"loss": 1.0})
-    first.finish()
-    out, said = other.communicate(timeout=30)
-    assert other.returncode == 0 and said == ""
-    assert [json.loads(line)["kind"] for line in out.splitlines()] == ["finish"]
-
-
-def test_drive_names_the_missing_and_tells_what_it_decides(tmp_path):
-    first, _ = two_ranks(tmp_path, barrier_timeout_s=7.0)
-    first.report({}, step=1)
-    driver = start("drive", tmp_path)
-    assert driver.stderr is not None
-    said = [driver.stderr.readline() for _ in range(3)]
-    assert f"step 1 waits for rank 1 ({socket.gethostname()})" in said[1]
-    assert said[2].startswith("tallymark: step 1 aborted: timeout")
-    assert f"rank 1 on {socket.gethostname()}" in said[2]
-    driver.terminate()
-    driver.communicate(timeout=30)
-    assert driver.returncode == 0
-
-
-def test_drive_of_a_finished_run_ends_at_once(aborted):
-    done = tally("drive", aborted)
-    assert done.returncode == 0 and done.stderr.endswith("tallymark: the run is finished\n")
-
-
-def test_drive_refuses_a_corrupt_journal(tmp_path):
-    with tallymark.join(tmp_path, rank=0, world_size=1, launch_id="a") as worker:
-        worker.report({}, step=1).wait()
-    slot = tmp_path / "journal/0000000001.json"
-    slot.chmod(0o644)
-    slot.write_bytes(b"{}")
-    assert tally("drive", tmp_path).returncode == exits.RECORDS

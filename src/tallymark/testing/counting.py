@@ -49,7 +49,7 @@ class CountingStore:
     """Forwards every call to `inner` and records it in `operations`.
 
     `before` is called when an operation is about to begin, and what it raises is raised instead of the operation;
-    `after` when one has returned (a listing: when it was read, or is not read any further). Both may be set at any time.
+    `after` when one has returned (a listing: when it was read, or is not read further). Both may be set at any time.
     """
 
     def __init__(self, inner: RunStore, *, before: Hook | None = None, after: Hook | None = None) -> None:
