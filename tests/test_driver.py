@@ -16,7 +16,7 @@ TIMEOUT_S = 10.0
 
 
 class Bench:
-    """A run of three ranks on a memory store, a driver on a clock that only `pass_s` moves, and hand-written markers."""
+    """A run of three ranks on a memory store, a driver on a clock that only `pass_s` moves, hand-written markers."""
 
     def __init__(self, ranks: int = 3) -> None:
         self.now = 0.0

@@ -66,7 +66,7 @@ class Sealer:
         self._rest_until = float("-inf")
 
     def seal_later(self, entry: AnyEntry, *, ours: bool) -> None:
-        """Remember a commit to seal, and another driver's abort to sweep; what is theirs is left to them for a while."""
+        """Remember a commit to seal, another driver's abort to sweep; what is theirs is left to them for a while."""
         if isinstance(entry, records.Retire):
             for slot in entry.slots:
                 self._waiting.pop(slot, None)

@@ -206,7 +206,7 @@ class _Rank:
             try:
                 self.worker.report({}, step=99)
                 said: dict[str, Any] = {"child": "reported"}
-            except BaseException as problem:  # noqa: BLE001
+            except BaseException as problem:
                 said = {"child": _error(problem)}
             os.write(writer, json.dumps(said).encode())
             os._exit(0)

@@ -37,7 +37,7 @@ class Story:
 def check(objects: Mapping[str, bytes]) -> Story:
     """The story, if the journal is sound and every file of every commit is there, whole."""
     story = _journal(objects)
-    for (attempt, step), entry in story.fates.items():
+    for (attempt, _), entry in story.fates.items():
         if entry["kind"] == "commit":
             files = _tally(objects, entry, story.worlds[attempt])
             _files(objects, story, entry, files)

@@ -46,6 +46,13 @@ class Child:
         assert message["word"] == word, f"{message}; {self._told()}"
         return message
 
+    def heard(self, word: str, *, within_s: float = 0.0) -> bool:
+        """Whether it says something within a time, which must be this word."""
+        if not self._conn.poll(within_s):
+            return False
+        self.expect(word)
+        return True
+
     def wait(self, *, within_s: float = WAIT_S) -> int:
         """The exit code; minus the signal for a child that was killed."""
         self._process.join(within_s)

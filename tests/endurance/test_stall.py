@@ -1,6 +1,6 @@
 """A driver or an opener stops before any one of its operations, somebody else does everything, and it goes on.
 
-What it does then is what a process does that was suspended, or slow. In one process, so that every point is met exactly.
+What it does then is what a suspended or slow process does. In one process, so that every point is met exactly.
 """
 
 from __future__ import annotations
