@@ -6,6 +6,7 @@ import pytest
 
 from tallymark import layout, records
 from tallymark.driver import Driver
+from tallymark.errors import StoreError
 from tallymark.inventory import name_of
 from tallymark.journal import Draft
 from tallymark.records import Abort, Marker
@@ -112,3 +113,23 @@ def test_a_driver_that_starts_sees_what_was_decided_before():
     other = Driver.over(bench.store, lambda _: bench.store, Patience())
     kinds = [type(entry).__name__ for entry in other.poll().entries]
     assert kinds == ["Genesis", "Attempt", "Commit"]
+
+
+def test_a_poll_that_fails_keeps_what_it_has_read_for_the_next(monkeypatch):
+    """The caller of the next poll hears of every entry, though a listing failed in between."""
+    bench = Bench(1)
+    other = Driver.over(bench.store, lambda _: bench.store, Patience(timeout_s=0.01, sleep=lambda _: None))
+    other.poll()
+    bench.mark(0, 1)
+    bench.polls(2)
+    listing = bench.store.list
+
+    def broken(prefix: str, after: str = ""):
+        raise StoreError("no answer", key=prefix, retryable=True)
+
+    monkeypatch.setattr(MemoryStore, "list", lambda self, prefix, after="": broken(prefix))
+    other.journal.refresh()
+    with pytest.raises(StoreError):
+        other.poll()
+    monkeypatch.setattr(MemoryStore, "list", lambda self, prefix, after="": listing(prefix, after))
+    assert [type(entry).__name__ for entry in other.poll().entries] == ["Commit"]

@@ -101,9 +101,9 @@ class Driver:
         turn = self._quiet % 4
         if self._watch is None or turn == 3:
             self.journal.refresh()
-        entries = self._take()
+        self._absorb(self.journal.take())
         watch = self._watch
-        moved = bool(entries)
+        moved = bool(self._kept)
         verdict: Verdict | None = None
         if watch is not None:
             if turn == 1 and watch.steps:
@@ -111,8 +111,8 @@ class Driver:
             if turn != 3 or moved or watch.steps:
                 moved |= watch.list_markers() > 0
             verdict = self._decide_open(watch)
-            entries += self._take()
         self._sealer.work()
+        entries = self._take()  # last, so that an error on the way loses none
         self._quiet = 0 if moved or entries else self._quiet + 1
         waiting = verdict.missing if isinstance(verdict, Wait) and self._watch is watch else ()
         step = min(watch.steps, default=None) if watch is not None and watch is self._watch else None
@@ -161,7 +161,7 @@ class Driver:
                 case Commit() | Abort():
                     asked = None
                     self._decide(watch, step, verdict)
-                    self._absorb(self.journal.take(), keep=True)
+                    self._absorb(self.journal.take(), ours=True)
         return None
 
     def _tally_early(self, watch: Watch, step: int) -> list[Callable[[], None]]:
@@ -210,13 +210,14 @@ class Driver:
     # ------------------------------------------------------------------------------------- following the journal
 
     def _take(self) -> list[AnyEntry]:
-        news, self._kept = [*self._kept, *self._absorb(self.journal.take())], []
-        return news
+        """The journal's entries that nobody was told of yet."""
+        self._absorb(self.journal.take())
+        told, self._kept = self._kept, []
+        return told
 
-    def _absorb(self, news: list[AnyEntry], *, keep: bool = False) -> list[AnyEntry]:
+    def _absorb(self, news: list[AnyEntry], *, ours: bool = False) -> None:
         """Follow the journal: which attempt is watched, what is settled, what is to be sealed and swept."""
-        if keep:
-            self._kept = [*self._kept, *news]
+        self._kept = [*self._kept, *news]
         state = self.journal.state
         live = state.live if state and not state.finished else None
         if self._watch is not None and state is not None:
@@ -226,11 +227,10 @@ class Driver:
             if superseded:
                 self._watch = None
         for entry in news if self._started else news[-SEAL_BACK:]:
-            self._sealer.seal_later(entry, ours=keep)
+            self._sealer.seal_later(entry, ours=ours)
         self._started |= bool(news)
         if live is not None and state is not None and self._watch is None:
             self._watch = Watch(self._store, live, floor=state.floor, data=self._data, patience=self._patience)
-        return news
 
     # ------------------------------------------------------------------------------------- a loop of polls
 

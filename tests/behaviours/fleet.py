@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,40 +23,108 @@ from tallymark.adopted import opener
 from tallymark.records import AnyEntry
 from tallymark.register import Patience
 from tallymark.store.open import open_store
-from tallymark.store.port import RunStore
+from tallymark.store.port import Listed, RunStore
 
 LIMIT_S = 60.0
 Action = dict[str, Any]
 Outcome = dict[str, Any]
 
 
+class Under:
+    """A run as a part of another store: one S3 client, whose making costs more than a test, serves many runs."""
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+        self.url = f"{store.url}/{prefix[:-1]}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, key: str) -> Any:
+        return self._store.read(self._prefix + key)
+
+    def create(self, key: str, body: bytes) -> Any:
+        return self._store.create(self._prefix + key, body)
+
+    def put(self, key: str, body: bytes) -> None:
+        self._store.put(self._prefix + key, body)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Listed]:
+        for key, size in self._store.list(self._prefix + prefix, after and self._prefix + after):
+            yield Listed(key.removeprefix(self._prefix), size)
+
+    def delete(self, keys: Sequence[str]) -> Any:
+        return self._store.delete([self._prefix + key for key in keys])
+
+    def upload(self, source: Path, key: str) -> Any:
+        return self._store.upload(source, self._prefix + key)
+
+    def download(self, key: str, target: Path) -> Any:
+        return self._store.download(self._prefix + key, target)
+
+    def open(self, key: str) -> Any:
+        return self._store.open(self._prefix + key)
+
+    def size(self, key: str) -> Any:
+        return self._store.size(self._prefix + key)
+
+    def local_path(self, key: str) -> Any:
+        return self._store.local_path(self._prefix + key)
+
+
+_clients: dict[tuple[str, str], RunStore] = {}
+
+
+def shared_store(url: str, storage_options: Mapping[str, Any]) -> RunStore:
+    """A store by the one client that this process has for a server and bucket."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    known = (storage_options["endpoint_url"], bucket)
+    if known not in _clients:
+        _clients[known] = open_store(f"s3://{bucket}", storage_options=storage_options)
+    return Under(_clients[known], prefix.rstrip("/") + "/")
+
+
 @dataclass(frozen=True)
 class Place:
-    """The root of a run."""
+    """The root of a run. `by_url`: use it as users do, by its URL and options, and not by a shared client."""
 
     kind: str
     url: str
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    by_url: bool = False
+
+    def as_users_do(self) -> Place:
+        return replace(self, by_url=True)
+
+    def _where(self) -> dict[str, Any]:
+        if self.kind == "s3" and not self.by_url:
+            return {"url": None, "store": self.store()}
+        return {"url": self.url, "storage_options": self.storage_options}
 
     def open(self) -> tallymark.Run:
-        return tallymark.open(self.url, storage_options=self.storage_options)
+        return tallymark.open(**self._where())
 
     def driver(self, patience: Patience | None = None) -> tallymark.Driver:
         if patience is None:
-            return tallymark.Driver(self.url, storage_options=self.storage_options)
+            return tallymark.Driver(**self._where())
         return tallymark.Driver.over(self.store(), opener(self.storage_options), patience)
 
     def store(self) -> RunStore:
+        if self.kind == "s3" and not self.by_url:
+            assert self.storage_options is not None
+            return shared_store(self.url, self.storage_options)
         return open_store(self.url, storage_options=self.storage_options)
 
     def join(self, **more: Any) -> tallymark.Worker:
         """A worker in this very process; a world of one unless told otherwise."""
-        return tallymark.join(
-            self.url, storage_options=self.storage_options, **{"rank": 0, "world_size": 1, "launch_id": "a", **more}
-        )
+        return tallymark.join(**self._where(), **{"rank": 0, "world_size": 1, "launch_id": "a", **more})
 
     def beside(self, name: str) -> Place:
-        return Place(self.kind, f"{self.url}-{name}", self.storage_options)
+        return replace(self, url=f"{self.url}-{name}")
+
+    def below(self, name: str) -> Place:
+        return replace(self, url=f"{self.url}/{name}")
 
     def keys(self, prefix: str = "") -> list[str]:
         return [key for key, _ in self.store().list(prefix)]

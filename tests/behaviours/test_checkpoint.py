@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ def test_a_report_leaves_the_users_folder_alone(place, fleet):
 
 def test_every_path_begins_with_the_runs_and_an_adopted_one_keeps_its_own(place, fleet):
     """R7."""
+    place = place.as_users_do()
     ships = fleet(place)
     elsewhere = place.beside("elsewhere")
     elsewhere.store().put("deep/data.bin", b"data")
@@ -64,6 +66,7 @@ def test_every_path_begins_with_the_runs_and_an_adopted_one_keeps_its_own(place,
 
 def test_data_in_or_above_the_run_are_not_adopted(place):
     """R7: what we might delete is never taken for somebody else's."""
+    place = place.as_users_do()
     store = place.store()
     above = place.url.rpartition("/")[0] if place.kind != "memory" else place.url
     with place.join() as worker:
@@ -101,7 +104,8 @@ def test_a_messy_root_is_normalised_once_or_refused(place, tmp_path):
     """R16: of the run. Object stores do not resolve `.` and `..`, and there they are refused before any write."""
     head, _, tail = place.url.rpartition("/")
     messy = [f"{head}/./x/..//{tail}/", f"{head}//./{tail}"]
-    clean = Place(place.kind, place.url + "/", place.storage_options)
+    place = place.as_users_do()
+    clean = replace(place, url=place.url + "/")
     if place.kind == "local":
         one_commit(Place("local", messy[0]), shard(tmp_path / "s", {"a": "a"}))
         assert [Place("local", url).committed() for url in (place.url, *messy)] == [[(1, 0)]] * 3
@@ -109,7 +113,7 @@ def test_a_messy_root_is_normalised_once_or_refused(place, tmp_path):
     else:
         for url in messy:
             with pytest.raises(tallymark.InvalidInput, match="empty, '.' or '..'"):
-                Place(place.kind, url, place.storage_options).join()
+                replace(place, url=url).join()
         assert place.keys() == []
         one_commit(place, shard(tmp_path / "s", {"a": "a"}))
     assert clean.committed() == [(1, 0)]
@@ -153,6 +157,7 @@ def test_downloads_go_to_a_given_or_a_temporary_folder_and_local_data_are_opened
 
 def test_adopted_local_data_are_opened_in_place(tmp_path, place):
     """R18, R7."""
+    place = place.as_users_do()
     folder = shard(tmp_path / "data", {"a": "a"})
     found = one_commit(place, tallymark.Checkpoint.at(folder)).checkpoint
     assert found is not None
@@ -271,6 +276,7 @@ def test_odd_metrics_are_encoded_or_refused_on_the_rank_before_any_upload(place,
 @pytest.mark.rule("N8")
 def test_names_that_lead_outside_are_refused_before_any_write(place, tmp_path):
     """D8."""
+    place = place.as_users_do()
     elsewhere = place.beside("elsewhere")
     elsewhere.store().put("x", b"x")
     outside = place.beside("outside")

@@ -1,12 +1,15 @@
-"""A process that, in each round, drives or opens at the moment when all others do: `python racer.py < plan.json`."""
+"""A process that, in each round, drives or opens at the moment when all others do: `python -m tests.cases.racer < plan.json`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.behaviours.fleet import Place
 
 import tallymark
 from tallymark import records
@@ -16,6 +19,7 @@ LIMIT_S = 200.0
 
 def main() -> None:
     plan = json.load(sys.stdin)
+    place = Place(plan["kind"], plan["url"], plan["storage_options"])
     with open(plan["out"], "w") as out:
         for number in range(plan["rounds"]):
             go = Path(plan["go"]) / str(number)
@@ -24,28 +28,23 @@ def main() -> None:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"round {number} did not begin")
                 time.sleep(0.0005)
-            out.write(json.dumps(play(plan, f"{plan['url']}/{number}")) + "\n")
+            out.write(json.dumps(play(plan, place.below(f"{number}"))) + "\n")
 
 
-def play(plan: dict[str, Any], url: str) -> dict[str, Any]:
+def play(plan: dict[str, Any], place: Place) -> dict[str, Any]:
     """One round: what this racer did, and the manifest that it believes in afterwards."""
-    options = {"storage_options": plan["storage_options"]}
     opened = None
     manifest = None
     if plan["role"] == "driver":
-        driver = tallymark.Driver(url, **options)
+        driver = place.driver()
         while manifest is None:
             commits = [entry for entry in driver.poll().entries if isinstance(entry, records.Commit)]
             manifest = commits[0] if commits else None
     else:
-        try:
-            launch = f"racer-{plan['number']}"
-            worker = tallymark.join(url, rank=0, world_size=1, launch_id=launch, host_driver=False, **options)
+        with contextlib.suppress(tallymark.Superseded):
+            worker = place.join(launch_id=f"racer-{plan['number']}", host_driver=False)
             opened = worker.base.step if worker.base else -1
-        except tallymark.Superseded:
-            pass
-        commits = [entry for entry in tallymark.open(url, **options).entries() if isinstance(entry, records.Commit)]
-        manifest = commits[0]
+        manifest = place.entries(records.Commit)[0]
     return {"opened": opened, "manifest": records.sha256(records.canonical(manifest))}
 
 

@@ -16,6 +16,7 @@ from tests.cases import racer as racer_script
 import tallymark
 from tallymark import records
 
+ROOT = Path(__file__).resolve().parents[2]
 UPLOAD_OF_20 = r"/checkpoints/0+20-000001/"
 
 
@@ -235,19 +236,19 @@ def test_drivers_and_openers_that_act_at_once_make_one_manifest(shared_place, fl
     go = tmp_path / "go"
     go.mkdir()
     racers = [
-        subprocess.Popen([sys.executable, "-W", "error", racer_script.__file__], stdin=subprocess.PIPE)
+        subprocess.Popen([sys.executable, "-W", "error", "-m", racer_script.__name__], stdin=subprocess.PIPE, cwd=ROOT)
         for _ in range(4)
     ]
     outs = [tmp_path / f"racer-{number}.jsonl" for number in range(4)]
     try:
         for number, racer in enumerate(racers):
             plan = {"number": number, "role": "driver" if number < 2 else "opener", "rounds": rounds, "go": str(go)}
-            plan |= {"url": place.url, "storage_options": place.storage_options, "out": str(outs[number])}
+            plan |= {"kind": place.kind, "url": place.url, "storage_options": place.storage_options, "out": str(outs[number])}
             assert racer.stdin is not None
             with racer.stdin as stdin:
                 stdin.write(json.dumps(plan).encode())
         for number in range(rounds):
-            one = Place(place.kind, f"{place.url}/{number}", place.storage_options)
+            one = place.below(f"{number}")
             with one.join(host_driver=False, world_size=2) as worker:
                 worker.report({"round": number}, saved, step=3)
             with one.join(host_driver=False, world_size=2, rank=1) as worker:
@@ -262,7 +263,7 @@ def test_drivers_and_openers_that_act_at_once_make_one_manifest(shared_place, fl
                 racer.wait()
     told = [[json.loads(line) for line in out.read_text().splitlines()] for out in outs]
     for number in range(rounds):
-        one = Place(place.kind, f"{place.url}/{number}", place.storage_options)
+        one = place.below(f"{number}")
         entries = one.entries()
         commits = [entry for entry in entries if isinstance(entry, records.Commit)]
         assert len(commits) == 1 and commits[0].metrics == {"round": number}

@@ -189,23 +189,25 @@ def test_two_and_a_half_thousand_markers_are_seen_whatever_befalls_page_two(s3_p
     missing = 1777
     put_all(s3_place, made[:missing] + made[missing + 1 :])
     page_two = r"list-type=2.*continuation-token=.*markers|list-type=2.*markers.*continuation-token="
-    faults = (
-        {"reset": True},
-        {"answer": 503},
-        {"change": lambda body: b"<ListBucketResult><IsTrunc"},
-        {"change": lambda body: b""},
-        {"truncate": 5000},
-    )
-    for fault in ({}, *faults):
+    faults = {
+        "none": {},
+        "reset": {"reset": True},
+        "503": {"answer": 503},
+        "broken XML": {"change": lambda body: b"<ListBucketResult><IsTrunc"},
+        "no body": {"change": lambda body: b""},
+        "another document": {"change": lambda body: b"<html><body>busy</body></html>"},
+        "cut short": {"truncate": 5000},
+    }
+    for name, fault in faults.items():
         planned = proxy.add("GET", page_two, **fault) if fault else None
-        driver = proxied_place.driver()
-        poll = driver.poll()
-        assert (poll.step, poll.waiting_for) == (0, (missing,)), fault
-        assert planned is None or planned.hits == 1
-    fault = proxy.add("GET", page_two, times=None, answer=503)
+        poll = proxied_place.driver().poll()
+        assert (name, poll.step, poll.waiting_for[:8]) == (name, 0, (missing,))
+        assert planned is None or planned.hits == 1, name
+    driver = proxied_place.driver(BRIEF)
+    lasting = proxy.add("GET", page_two, times=None, answer=503)
     with pytest.raises(tallymark.StoreError):
-        proxied_place.driver(BRIEF).poll()
-    fault.times = 0
+        driver.poll()
+    lasting.times = 0
     assert proxy.requests("DELETE", ".") == [] == proxy.requests("POST", ".")
     assert proxy.requests("PUT", "/journal/") == []
     put_all(s3_place, [made[missing]])

@@ -18,10 +18,10 @@ ODD_NAMES = ["lr[1e-4]*{a}", "a b", "a+b", "%41", "a#b", "a?b=c&d", "übung-モ�
 def test_an_odd_run_name_is_taken_literally(shared_place, tmp_path, name):
     """Case 18: three steps commit and can be read; siblings that a pattern would match are untouched."""
     home = shared_place
-    siblings = [Place(home.kind, f"{home.url}/{other}", home.storage_options) for other in ("lr1", "A", "a", "ab")]
+    siblings = [home.below(other) for other in ("lr1", "A", "a", "ab")]
     for sibling in siblings:
         sibling.store().put("hint.json", b"theirs")
-    place = Place(home.kind, f"{home.url}/{name}", home.storage_options)
+    place = home.below(name).as_users_do()
     saved = shard(tmp_path / "s", {f"{name}.bin": "x", "deep/%41": "y"})
     with place.join() as worker:
         for step in range(3):
@@ -40,7 +40,7 @@ def test_an_odd_run_name_is_taken_literally(shared_place, tmp_path, name):
 
 def test_real_ranks_meet_in_a_run_with_an_odd_name(shared_place, fleet):
     """Case 18: two processes."""
-    place = Place(shared_place.kind, f"{shared_place.url}/{ODD_NAMES[0]}", shared_place.storage_options)
+    place = shared_place.below(ODD_NAMES[0])
     ships = fleet(place)
     saved = ships.shard("one", {"[a]*.bin": "x"})
     ships.run("a", [[say(step, path=saved) for step in range(3)] + [wait(2)], [say(step) for step in range(3)]])

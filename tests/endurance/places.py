@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from tallymark.store.open import open_store
 from tallymark.store.port import RunStore
 
 BUCKET = "endurance"
+PRIVATE = re.compile(r"\.tallymark-[0-9a-f]{32}")
 _runs = itertools.count()
 
 
@@ -39,10 +41,12 @@ class Place:
         return {"url": self.url, "storage_options": self.storage_options, "kill": None, **more}
 
     def dump(self) -> dict[str, bytes]:
-        """Every object of the run, read behind the library's back."""
+        """Every object of the run, read behind the library's back. On a disk, what a killed process was about to
+        publish lies beside them, under a private name."""
         if self.server is None:
             root = Path(self.url)
-            return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+            files = [file for file in root.rglob("*") if file.is_file() and not PRIVATE.fullmatch(file.name)]
+            return {str(file.relative_to(root)): file.read_bytes() for file in files}
         prefix = self.url.removeprefix(f"s3://{BUCKET}/") + "/"
         client = self.server.client()
         try:

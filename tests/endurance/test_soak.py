@@ -80,8 +80,7 @@ def test_the_same_while_a_driver_is_killed_every_second(place, tmp_path):
                 victim.expect("driving")
                 if not victim.heard("done", within_s=1.0):
                     victim.kill()
-                    assert victim.wait() == -signal.SIGKILL
-                    killed += 1
+                    killed += victim.wait() == -signal.SIGKILL  # 0: it has just ended by itself
         assert steady.wait() == 0
         for process in ranks:
             process.expect("reported")
