@@ -46,7 +46,13 @@ def stretch(store: CountingStore, *, pause_s: float = 0.0) -> Iterator[list[Oper
     """The operations of a block, filled in at its end."""
     found: list[Operation] = []
     mark = len(store.operations)
-    store.before = (lambda operation: time.sleep(pause_s)) if pause_s else None
+
+    def pause(operation: Operation) -> None:
+        if operation.key == layout.HINT:  # what counts is over
+            store.before = None
+        time.sleep(pause_s)
+
+    store.before = pause if pause_s else None
     try:
         yield found
     finally:

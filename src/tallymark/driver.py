@@ -160,8 +160,8 @@ class Driver:
                     watch.fetch(step, verdict, *self._tally_early(watch, step))
                 case Commit() | Abort():
                     asked = None
-                    self._decide(watch, step, verdict)
-                    self._absorb(self.journal.take(), ours=True)
+                    entry = self._decide(watch, step, verdict)
+                    self._absorb(self.journal.take(), ours=entry.slot if entry else None)
         return None
 
     def _tally_early(self, watch: Watch, step: int) -> list[Callable[[], None]]:
@@ -181,7 +181,8 @@ class Driver:
 
     # ------------------------------------------------------------------------------------- deciding
 
-    def _decide(self, watch: Watch, step: int, verdict: Commit | Abort) -> None:
+    def _decide(self, watch: Watch, step: int, verdict: Commit | Abort) -> AnyEntry | None:
+        """Have the step decided; the entry, if it is ours."""
         attempt = watch.attempt.number
         if isinstance(verdict, Commit):
             if watch.steps[step].tallied != len(watch.steps[step].markers):
@@ -206,6 +207,7 @@ class Driver:
             log.info("step %s is committed: slot %s, attempt %s", step, entry.slot, attempt)
         elif isinstance(entry, records.Abort):
             log.info("step %s is aborted (%s): %s", step, entry.reason, entry.detail)
+        return entry
 
     # ------------------------------------------------------------------------------------- following the journal
 
@@ -215,7 +217,7 @@ class Driver:
         told, self._kept = self._kept, []
         return told
 
-    def _absorb(self, news: list[AnyEntry], *, ours: bool = False) -> None:
+    def _absorb(self, news: list[AnyEntry], *, ours: int | None = None) -> None:
         """Follow the journal: which attempt is watched, what is settled, what is to be sealed and swept."""
         self._kept = [*self._kept, *news]
         state = self.journal.state
@@ -227,7 +229,7 @@ class Driver:
             if superseded:
                 self._watch = None
         for entry in news if self._started else news[-SEAL_BACK:]:
-            self._sealer.seal_later(entry, ours=ours)
+            self._sealer.seal_later(entry, ours=entry.slot == ours)
         self._started |= bool(news)
         if live is not None and state is not None and self._watch is None:
             self._watch = Watch(self._store, live, floor=state.floor, data=self._data, patience=self._patience)

@@ -75,7 +75,8 @@ def join(
     else:
         attempt = opening.find_attempt(driver, wish, timeout_s=join_timeout_s, patience=patience)
     nonce = take_seat(place, attempt, identity.rank, patience)
-    hosts = identity.rank == 0 if host_driver is None else host_driver
+    base = _base(driver, attempt, place, open_data)
+    hosts = identity.rank == 0 if host_driver is None else host_driver  # begun last: what fails leaves no thread behind
     return Worker(
         store=place,
         driver=driver,
@@ -84,7 +85,7 @@ def join(
         rank=identity.rank,
         attempt=attempt,
         nonce=nonce,
-        base=_base(driver, attempt, place, open_data),
+        base=base,
         on_error=on_error,
         patience=patience,
     )

@@ -91,6 +91,7 @@ class _Rank:
         self.plan = plan
         self.signals = Path(plan["signals"])
         self.worker: Any = None
+        self.reader: tallymark.Run | None = None
         self.reports: dict[int, Any] = {}
         self.number = plan["join"].get("rank", 0)
 
@@ -167,8 +168,9 @@ class _Rank:
         return manifest(self.reports[step].wait(timeout_s))
 
     def do_latest(self) -> Any:
-        with_options = {"storage_options": self.plan.get("storage_options")}
-        latest = tallymark.open(self.plan["url"], **with_options).latest()
+        if self.reader is None:
+            self.reader = tallymark.open(self.plan["url"], storage_options=self.plan.get("storage_options"))
+        latest = self.reader.latest()
         return {"latest": latest and manifest(latest)}
 
     def do_signal(self, name: str) -> None:

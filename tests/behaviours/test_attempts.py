@@ -43,14 +43,14 @@ def test_before_the_first_commit_there_is_no_base_and_afterwards_all_ranks_have_
     ships = fleet(place)
     saved = ships.shard("one", {"a": "a"})
     launches = [
-        [[report(0)], [report(0)], [report(0)]],
-        [[report(3, path=saved), report(4)], [report(3), report(4)], [report(3), report(4)]],
-        [[], [], []],
+        [[report(0)], [report(0)]],
+        [[report(3, path=saved), report(4)], [report(3), report(4)]],
+        [[], []],
     ]
     joined = []
     for number, actions in enumerate(launches):
         told = ships.launch(f"{number}", actions).outcomes()
-        assert told[0][0] == told[1][0] == told[2][0]
+        assert told[0][0] == told[1][0]
         joined.append(told[0][0])
     assert [(one["first_step"], one["base"] and one["base"]["step"]) for one in joined] == [
         (0, None),
@@ -88,12 +88,12 @@ def test_the_world_size_changes_from_attempt_to_attempt(place, fleet):
     """R23: 4, then 32, then 7; each resumes from the last commit."""
     ships = fleet(place)
     saved = [ships.shard(f"{rank}", {f"{rank}": "x"}) for rank in range(32)]
-    each_process = {"local": 8, "s3": 8}.get(place.kind, 1)
+    together = 8 if place.kind == "s3" else 4
     for launch, size in enumerate((4, 32, 7)):
         told = ships.launch(
             f"{launch}",
             [[report(launch, path=saved[rank])] for rank in range(size)],
-            ranks_per_process=each_process if size == 32 else 1,
+            ranks_per_process=together if size == 32 else 2,
         ).outcomes()
         bases = {(said[0]["first_step"], said[0]["base"] and said[0]["base"]["world_size"]) for said in told.values()}
         assert bases == {(launch, (None, 4, 32)[launch])}
@@ -115,7 +115,7 @@ def test_calls_at_the_wrong_time_are_refused_clearly(place, fleet):
     for said in (late, finish):
         assert said["error"] == "UsageError" and "has left" in said["message"]
     assert "RuntimeError" in late["is"]
-    assert not hasattr(tallymark, "report")
+    assert not callable(getattr(tallymark, "report", None))
     with pytest.raises(TypeError):
         tallymark.Worker()  # type: ignore[call-arg]
 

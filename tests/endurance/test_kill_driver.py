@@ -96,7 +96,7 @@ def operations(role: str, place: Place, tmp: Path, spec: Mapping[str, Any]) -> l
     return labels
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 @pytest.mark.rule("B17", "J15", "B15")
 def test_a_driver_killed_at_every_operation_of_a_commit(place, tmp_path):
     dry = place.run()
@@ -140,7 +140,7 @@ def rank_0(place: Place, launch: str) -> dict[str, Any]:
     return place.spec(join={"rank": 0, "world_size": 2, "launch_id": launch})
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 @pytest.mark.rule("J2", "L4", "L9")
 def test_an_opener_killed_at_every_operation_of_the_first_launch(place, tmp_path):
     dry = place.run()
@@ -155,7 +155,7 @@ def test_an_opener_killed_at_every_operation_of_the_first_launch(place, tmp_path
         assert kinds in (["genesis", "attempt", "commit"], ["genesis", "attempt", "attempt", "commit"]), kill
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 @pytest.mark.rule("L4", "L6", "J15")
 def test_an_opener_killed_at_every_operation_of_a_second_launch(place, tmp_path):
     """It finds a complete step that nobody has decided, settles it, and opens its attempt upon it."""

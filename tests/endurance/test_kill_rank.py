@@ -88,7 +88,7 @@ def launch_again(place: Place, tmp: Path, *, committed: bool) -> None:
         worker.leave()
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 @pytest.mark.rule("B17", "L6", "L10", "B9")
 def test_a_rank_killed_at_every_operation_of_a_report(place, tmp_path):
     reached = {}
