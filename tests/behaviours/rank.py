@@ -87,8 +87,9 @@ class Hooked:
 class _Rank:
     """The actions of a plan. Each is a dict with `do`, and says what came of it."""
 
-    def __init__(self, plan: dict[str, Any]) -> None:
+    def __init__(self, plan: dict[str, Any], store: Any = None) -> None:
         self.plan = plan
+        self.store = store
         self.signals = Path(plan["signals"])
         self.worker: Any = None
         self.reader: tallymark.Run | None = None
@@ -98,8 +99,9 @@ class _Rank:
     def run(self) -> None:
         url = Path(self.plan["url"]) if self.plan.get("as_path") else self.plan["url"]
         options = {"storage_options": self.plan.get("storage_options")}
-        if self.plan.get("hooks"):
-            options = {"store": Hooked(open_store(url, **options), self)}
+        if self.store is not None or self.plan["hooks"]:
+            store = self.store or open_store(url, **options)
+            options = {"store": Hooked(store, self) if self.plan["hooks"] else store}
         try:
             self.worker = tallymark.join(url, **options, **self.plan["join"])
         except Exception as problem:
@@ -169,7 +171,8 @@ class _Rank:
 
     def do_latest(self) -> Any:
         if self.reader is None:
-            self.reader = tallymark.open(self.plan["url"], storage_options=self.plan.get("storage_options"))
+            where = {"store": self.store} if self.store else {"storage_options": self.plan["storage_options"]}
+            self.reader = tallymark.open(self.plan["url"], **where)
         latest = self.reader.latest()
         return {"latest": latest and manifest(latest)}
 
@@ -266,9 +269,9 @@ def _error(problem: BaseException) -> dict[str, Any]:
     }
 
 
-def run_plan(plan: dict[str, Any]) -> None:
+def run_plan(plan: dict[str, Any], store: Any = None) -> None:
     """Be one rank, to the end of its plan."""
-    rank = _Rank(plan)
+    rank = _Rank(plan, store)
     try:
         rank.run()
     except Died:
@@ -299,7 +302,8 @@ def main() -> None:
     if len(plans) == 1:
         run_plan(first)
         return
-    threads = [threading.Thread(target=run_plan, args=(plan,)) for plan in plans]
+    store = open_store(first["url"], storage_options=first["storage_options"])  # one client: it costs more than a rank
+    threads = [threading.Thread(target=run_plan, args=(plan, store)) for plan in plans]
     for thread in threads:
         thread.start()
     for thread in threads:

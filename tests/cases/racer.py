@@ -1,4 +1,4 @@
-"""A process that, in each round, drives or opens at the moment when all others do: `python -m tests.cases.racer < plan.json`."""
+"""A process that in each round drives or opens when all others do: `python -m tests.cases.racer < plan.json`."""
 
 from __future__ import annotations
 

@@ -243,7 +243,12 @@ def test_drivers_and_openers_that_act_at_once_make_one_manifest(shared_place, fl
     try:
         for number, racer in enumerate(racers):
             plan = {"number": number, "role": "driver" if number < 2 else "opener", "rounds": rounds, "go": str(go)}
-            plan |= {"kind": place.kind, "url": place.url, "storage_options": place.storage_options, "out": str(outs[number])}
+            plan |= {
+                "kind": place.kind,
+                "url": place.url,
+                "storage_options": place.storage_options,
+                "out": str(outs[number]),
+            }
             assert racer.stdin is not None
             with racer.stdin as stdin:
                 stdin.write(json.dumps(plan).encode())
