@@ -36,6 +36,8 @@ log = logging.getLogger("tallymark")
 
 POLL_FASTEST_S = 0.01
 POLL_SLOWEST_S = 2.0
+POLL_OPEN_S = 0.5
+"""Slowest while a step is open: a farewell is looked for in one poll of four, and should be seen within seconds."""
 TELL_EVERY_S = 30.0
 SEAL_BACK = 64
 """How many entries back a driver that starts looks for commits that nobody sealed. `tallymark gc` looks at all."""
@@ -259,7 +261,8 @@ class Driver:
                 poll = Poll((), False)
             if until_finished and self.journal.state and self.journal.state.finished and not poll.moved:
                 return
-            pause = POLL_FASTEST_S if poll.moved else min(POLL_SLOWEST_S, pause * 1.5)
+            slowest = POLL_SLOWEST_S if poll.step is None else POLL_OPEN_S
+            pause = POLL_FASTEST_S if poll.moved else min(slowest, pause * 1.5)
             self._nudge.wait(pause)
             if self._nudge.is_set():
                 self._nudge.clear()
