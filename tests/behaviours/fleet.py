@@ -278,7 +278,7 @@ class Fleet:
         made: list[dict[str, Any]] = []
         for number, steps in todo.items():
             launch.outs[number] = mine / f"{number}.jsonl"
-            plan = {
+            plan: dict[str, Any] = {
                 "url": self.place.url,
                 "storage_options": self.place.storage_options,
                 "join": {"rank": number, "world_size": world_size or len(todo), "launch_id": launch_id, **join},

@@ -98,7 +98,7 @@ class _Rank:
 
     def run(self) -> None:
         url = Path(self.plan["url"]) if self.plan.get("as_path") else self.plan["url"]
-        options = {"storage_options": self.plan.get("storage_options")}
+        options: dict[str, Any] = {"storage_options": self.plan.get("storage_options")}
         if self.store is not None or self.plan["hooks"]:
             store = self.store or open_store(url, **options)
             options = {"store": Hooked(store, self) if self.plan["hooks"] else store}

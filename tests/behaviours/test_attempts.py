@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from typing import Any
 
 import pytest
 from tests.behaviours.fleet import do, report, say, shard
@@ -19,11 +20,12 @@ from tallymark.store.memory import MemoryStore
 def test_ranks_that_disagree_about_the_terms_are_refused(place, fleet):
     """R11: about the world size, the barrier's time-out, or what to resume from."""
     ships = fleet(place)
+    others: list[dict[str, Any]] = [
+        {}, {"world_size": 3}, {"barrier_timeout_s": 7.0}, {"resume": "never"}, {"world_size": 8},
+    ]  # fmt: skip
     plans = {
         number: {"join": {"rank": number, "world_size": 5, "launch_id": "a", "join_timeout_s": 30.0, **other}}
-        for number, other in enumerate(
-            [{}, {"world_size": 3, "rank": 1}, {"barrier_timeout_s": 7.0}, {"resume": "never"}, {"world_size": 8}]
-        )
+        for number, other in enumerate(others)
     }
     hold = {"meet": [], "actions": [do("await", "end")]}
     launch = ships.launch("a", [[]] * 5, plans={n: {**plan, **hold} for n, plan in plans.items()})
@@ -242,7 +244,7 @@ def test_patience_before_driving_grows_with_the_rank():
     drives = {}
     for rank in (0, 1, 3):
         store = MemoryStore()
-        terms = {"store": store, "world_size": 8, "launch_id": "a", "host_driver": False}
+        terms: dict[str, Any] = {"store": store, "world_size": 8, "launch_id": "a", "host_driver": False}
         workers = {number: tallymark.join(None, rank=number, **terms) for number in {0, rank}}
         worker = workers[rank]
         handle = worker.report({}, step=0)
@@ -317,7 +319,7 @@ def test_every_call_of_a_superseded_process_says_so(place):
     old = place.join()
     first = old.report({}, step=0)
     first.wait(60)
-    old._host.stop()  # type: ignore[union-attr]
+    old._host.stop()
     second = old.report({"kept": 0}, step=1)
     with place.join(launch_id="b"):
         assert second.wait(5).metrics == {"kept": 0}  # it was complete, and settled

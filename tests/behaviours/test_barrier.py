@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.behaviours.fleet import do, report, say, wait
+from tests.behaviours.fleet import Action, do, report, say, wait
 
 from tallymark import records
 
@@ -19,7 +19,7 @@ def test_ten_ranks_one_with_a_checkpoint_in_any_order_of_arrival_make_one_commit
     shard = ships.shard("one", {"weights.bin": "w"})
     orders = [range(10), range(9, -1, -1), (4, 0, 9, 2, 7, 1, 8, 3, 6, 5)]
     savers = (0, 9, 4)
-    actions: list[list[dict]] = [[] for _ in range(10)]
+    actions: list[list[Action]] = [[] for _ in range(10)]
     for step, (order, saver) in enumerate(zip(orders, savers, strict=True)):
         for before, rank in zip((None, *order), order, strict=False):
             if before is not None:
@@ -193,9 +193,7 @@ def test_ranks_that_name_different_kinds_abort_the_step(place, fleet):
     """D4, for the kind."""
     ships = fleet(place)
     shards = [ships.shard(f"{rank}", {f"{rank}": "x"}) for rank in (0, 1)]
-    told = ships.run(
-        "a", [[report(0, path=shards[0], kind="torch")], [report(0, path=shards[1], kind="jax"), report(1)]][:2]
-    )
+    told = ships.run("a", [[report(0, path=shards[0], kind="torch")], [report(0, path=shards[1], kind="jax")]])
     assert told[0][0]["reason"] == told[1][0]["reason"] == "path-mismatch"
     assert "torch" in told[0][0]["message"] and "jax" in told[0][0]["message"]
 
@@ -223,7 +221,7 @@ def test_right_after_a_report_all_ranks_agree_about_the_latest_checkpoint(place,
     shards = [ships.shard(f"{rank}", {f"{rank}": "x"}) for rank in range(3)]
     actions = []
     for rank in range(3):
-        mine: list[dict] = []
+        mine: list[Action] = []
         for step in range(4):
             mine += [report(step, **({"path": shards[rank]} if step % 3 == rank else {})), do("latest")]
             mine += [do("signal", f"{rank}-{step}"), *(do("await", f"{other}-{step}") for other in range(3))]
@@ -237,7 +235,7 @@ def test_right_after_a_report_all_ranks_agree_about_the_latest_checkpoint(place,
 def test_many_steps_that_are_ready_are_committed_by_one_poll(place, fleet):
     """D13: nothing is rationed to one report in some seconds; a poll decides all that can be decided."""
     ships = fleet(place)
-    ships.run("a", [[say(step) for step in range(20)]] * 2 + [[say(step) for step in range(20)]], host_driver=False)
+    ships.run("a", [[say(step) for step in range(20)]] * 2, host_driver=False)
     driver = place.driver()
     driver.poll()
     assert place.committed() == [(1, step) for step in range(20)]

@@ -235,6 +235,8 @@ def test_drivers_and_openers_that_act_at_once_make_one_manifest(shared_place, fl
     rounds = 50
     go = tmp_path / "go"
     go.mkdir()
+    common = {"rounds": rounds, "go": str(go)}
+    common |= {"kind": place.kind, "url": place.url, "storage_options": place.storage_options}
     racers = [
         subprocess.Popen([sys.executable, "-W", "error", "-m", racer_script.__name__], stdin=subprocess.PIPE, cwd=ROOT)
         for _ in range(4)
@@ -242,13 +244,8 @@ def test_drivers_and_openers_that_act_at_once_make_one_manifest(shared_place, fl
     outs = [tmp_path / f"racer-{number}.jsonl" for number in range(4)]
     try:
         for number, racer in enumerate(racers):
-            plan = {"number": number, "role": "driver" if number < 2 else "opener", "rounds": rounds, "go": str(go)}
-            plan |= {
-                "kind": place.kind,
-                "url": place.url,
-                "storage_options": place.storage_options,
-                "out": str(outs[number]),
-            }
+            role = "driver" if number < 2 else "opener"
+            plan = {**common, "number": number, "role": role, "out": str(outs[number])}
             assert racer.stdin is not None
             with racer.stdin as stdin:
                 stdin.write(json.dumps(plan).encode())

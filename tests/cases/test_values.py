@@ -200,7 +200,7 @@ def test_a_step_is_an_integer_and_nothing_else(local_place):
         before = local_place.keys()
         for bad in ("10", -1, 1.5, 1.0, True, False, 10**16, None, np.float64(3), np.bool_(True), np.array([1])):
             with pytest.raises(tallymark.InvalidInput, match="step"):
-                worker.report({}, step=bad)  # type: ignore[arg-type]
+                worker.report({}, step=bad)
         assert local_place.keys() == before
-        found = worker.report({}, step=np.int64(10)).wait(60)  # type: ignore[arg-type]
+        found = worker.report({}, step=np.int64(10)).wait(60)
     assert found.step == 10 and type(found.step) is int
