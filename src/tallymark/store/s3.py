@@ -115,9 +115,11 @@ class S3Backend:
         more = {"StartAfter": after} if after and self.lists_in_order else {}
         while True:
             reply = self._call("list_objects_v2", Prefix=prefix, **more)
+            if "IsTruncated" not in reply:  # a page that lost its body parses as an empty one: it is not the last
+                raise botocore.exceptions.DataNotFoundError(data_path="IsTruncated of a listing")
             page = [Listed(item["Key"], int(item["Size"])) for item in reply.get("Contents", ())]
             yield page
-            if not reply.get("IsTruncated"):
+            if not reply["IsTruncated"]:
                 return
             token = reply.get("NextContinuationToken")
             if token:
