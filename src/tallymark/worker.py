@@ -214,9 +214,12 @@ class Worker:
         start = quiet_since = clock()
         patience_s = DRIVE_AFTER_S * (1 + math.log2(self.rank + 1))
         pause, missing = WAIT_FASTEST_S, ""
+        looked, hosted = False, True
         while True:
             with self._lock:
-                if clock() - quiet_since > patience_s:
+                if not looked and clock() - quiet_since > patience_s / 5:
+                    looked, hosted = True, not self._host_left()
+                if clock() - quiet_since > (patience_s if hosted else patience_s / 5):
                     poll = self._poll()
                     entries = list(poll.entries)
                     missing = f"; waiting for ranks {poll.waiting_for[:8]}" if poll.waiting_for else missing
@@ -235,6 +238,14 @@ class Worker:
             left = math.inf if timeout_s is None else max(0.0, start + timeout_s - clock())
             self._patience.sleep(min(pause, left))
             pause = min(max(WAIT_SLOWEST_S, self.world_size / 2000), pause * 1.3)
+
+    def _host_left(self) -> bool:
+        """Whether rank 0, which hosts the driver unless told otherwise, has said farewell."""
+        prefix = layout.members_prefix(self.attempt, 0)
+        members = [
+            layout.parse_member(key) for key, _ in retrying(lambda: list(self._store.list(prefix)), self._patience)
+        ]
+        return any(member is not None and member.left for member in members)
 
     def _poll(self) -> Poll:
         """Drive once. An append whose outcome is not known yet is not the end: the next poll asks again."""

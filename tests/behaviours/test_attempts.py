@@ -365,3 +365,25 @@ def test_a_farewell_comes_after_every_word_before_it(place, fleet):
     place.driver().poll()
     assert place.committed() == [(1, 0), (1, 1)]
     assert ships is not None
+
+
+@pytest.mark.rule("L14")
+def test_a_waiter_drives_sooner_when_the_host_has_said_farewell():
+    """D5, case 3 with rank 0 as the short one: nobody hosts, and nobody waits for a long silence."""
+    store = MemoryStore()
+    terms: dict[str, Any] = {"store": store, "world_size": 2, "launch_id": "a"}
+    host = tallymark.join(None, rank=0, **terms)
+    worker = tallymark.join(None, rank=1, **terms)
+    host.leave()
+    report = worker.report({}, step=0)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    worker._patience = dataclasses.replace(worker._patience, clock=lambda: now[0], sleep=sleep)
+    with pytest.raises(tallymark.StepAborted) as told:
+        report.wait()
+    assert (told.value.reason, told.value.ranks) == ("left", (0,))
+    assert now[0] < 5.0
+    worker.leave()
