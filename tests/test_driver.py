@@ -11,6 +11,7 @@ from tallymark.inventory import name_of
 from tallymark.journal import Draft
 from tallymark.records import Abort, Marker
 from tallymark.register import Patience
+from tallymark.store.local import LocalStore
 from tallymark.store.memory import MemoryStore
 
 TIMEOUT_S = 10.0
@@ -23,7 +24,7 @@ class Bench:
         self.now = 0.0
         self.store = MemoryStore()
         patience = Patience(clock=lambda: self.now, sleep=lambda _: None)
-        self.driver = Driver.over(self.store, lambda _: self.store, patience)
+        self.driver = Driver.over(self.store, LocalStore, patience)
         self.driver.journal.begin()
         fields = {
             "launch_id": "a",
@@ -34,28 +35,29 @@ class Bench:
         }
         self.driver.journal.append(lambda state: Draft(records.Attempt, 1, fields))
 
-    def mark(self, rank: int, step: int) -> None:
-        marker = Marker(
-            attempt=1,
-            step=step,
-            first_rank=rank,
-            last_rank=rank,
-            seats=(f"{rank:016x}",),
-            status="empty",
-            host=f"host{rank}",
-            pid=1,
-            path=None,
-            adopted=False,
-            kind="files",
-            metadata={},
-            files=(),
-            metrics={"rank": rank},
-            durations_s={},
-            cause="",
-            version="0",
-        )
-        body = records.canonical(marker)
-        self.store.put(layout.marker_key(1, step, name_of(marker, body)), body)
+    def mark(self, rank: int, step: int, **other) -> None:
+        fields = {
+            "attempt": 1,
+            "step": step,
+            "first_rank": rank,
+            "last_rank": rank,
+            "seats": (f"{rank:016x}",),
+            "status": "empty",
+            "host": f"host{rank}",
+            "pid": 1,
+            "path": None,
+            "adopted": False,
+            "kind": "files",
+            "metadata": {},
+            "files": (),
+            "metrics": {"rank": rank},
+            "durations_s": {},
+            "cause": "",
+            "version": "0",
+        }
+        seated = Marker(**{**fields, **other, "seats": fields["seats"]})
+        body = records.canonical(Marker(**{**fields, **other}))
+        self.store.put(layout.marker_key(1, step, name_of(seated, body)), body)
 
     def polls(self, count: int = 1) -> list[records.AnyEntry]:
         return [entry for _ in range(count) for entry in self.driver.poll().entries]
@@ -133,3 +135,48 @@ def test_a_poll_that_fails_keeps_what_it_has_read_for_the_next(monkeypatch):
         other.poll()
     monkeypatch.setattr(MemoryStore, "list", lambda self, prefix, after="": listing(prefix, after))
     assert [type(entry).__name__ for entry in other.poll().entries] == ["Commit"]
+
+
+@pytest.mark.rule("B6", "B7")
+def test_adopted_data_that_this_driver_cannot_see_are_left_to_another_until_the_deadline(tmp_path):
+    """Not `shard-missing`: the folder lies on another host. And no launch is locked out by it."""
+    bench = Bench(1)
+    files = (records.FileFact(path="w.bin", size=1, digest=None),)
+    elsewhere = str(tmp_path / "elsewhere")
+    bench.mark(0, 3, status="saved", path=elsewhere, adopted=True, files=files)
+    assert not [entry for entry in bench.polls(3) if entry.attempt and isinstance(entry, Abort | records.Commit)]
+    assert bench.driver.settle() is not None
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "w.bin").write_bytes(b"w")
+    able = Driver.over(bench.store, LocalStore, Patience())
+    assert [entry.step for entry in able.poll().entries if isinstance(entry, records.Commit)] == [3]
+
+
+@pytest.mark.rule("B6", "B7")
+def test_adopted_data_that_nobody_can_see_abort_the_step_at_the_deadline(tmp_path):
+    bench = Bench(1)
+    files = (records.FileFact(path="w.bin", size=1, digest=None),)
+    bench.mark(0, 3, status="saved", path=str(tmp_path / "nowhere"), adopted=True, files=files)
+    bench.polls(2)
+    bench.pass_s(TIMEOUT_S + 1)
+    (abort,) = bench.polls()
+    assert isinstance(abort, Abort)
+    assert (abort.reason, abort.ranks) == ("data-unreadable", ((0, 0),))
+
+
+def test_damaged_advisory_seats_do_not_stop_a_decision():
+    bench = Bench(2)
+    bench.store.put(layout.seat_key(1, 1, "0" * 16), b'{"torn":')
+    bench.mark(0, 3)
+    bench.polls(2)
+    bench.pass_s(TIMEOUT_S + 1)
+    (abort,) = bench.polls()
+    assert isinstance(abort, Abort)
+    assert [(culprit.rank, culprit.host) for culprit in abort.culprits] == [(1, "")]
+
+
+def test_a_marker_without_a_seat_is_damaged_and_stops_no_driver():
+    bench = Bench(1)
+    bench.mark(0, 3, seats=())
+    (abort,) = [entry for entry in bench.polls(2) if isinstance(entry, Abort)]
+    assert abort.reason == "marker-damaged"

@@ -164,6 +164,23 @@ def test_what_was_given_up_comes_first_the_next_time():
     assert [fact.number for fact in journal.state.attempts] == [1, 2]
 
 
+@pytest.mark.rule("J10", "J11")
+def test_a_later_refusal_does_not_make_an_unknown_write_known():
+    store = Unsure()
+    journal = begun(store)
+    store.sent.clear()
+    store.plan = ["refused"] * 100
+    with pytest.raises(CommitUnknown):
+        next_attempt(journal)
+    store.plan = ["denied"]
+    with pytest.raises(CommitUnknown):
+        next_attempt(journal)
+    store.plan = []
+    next_attempt(journal)
+    to_slot_1 = {body for key, body in store.sent if key == layout.slot_key(1)}
+    assert len(to_slot_1) == 1, "other bytes were sent to a slot whose outcome is unknown"
+
+
 @pytest.mark.rule("J11")
 def test_refused_credentials_are_told_as_such_and_leave_no_doubt_behind():
     store = Unsure()
@@ -289,5 +306,8 @@ def test_a_damaged_slot_is_passed_over_once_a_void_entry_says_so():
     reader.refresh()
     assert reader.state.next_slot == 6
     assert sorted(fact.step for fact in reader.state.commits.values()) == [0, 1]
+    assert Journal(store, patience=patient()).tip().slot == 5
+    store.delete([layout.HINT])
+    assert Journal(store, patience=patient()).tip().slot == 5
     entry = reader.append(lambda state: commit(1, 9))
     assert entry.slot == 6

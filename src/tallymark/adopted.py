@@ -19,11 +19,14 @@ from tallymark.store.port import RunStore
 
 
 def opener(storage_options: Mapping[str, Any] | None) -> Callable[[str], RunStore]:
-    """Open the store of an adopted URL with the run's own options, where they apply."""
+    """Open the store of an adopted URL with the run's own options, where they apply. Each URL is opened once."""
+    opened: dict[str, RunStore] = {}
 
     def open_data(url: str) -> RunStore:
-        remote = "://" in url and not url.startswith(("file://", "memory://"))
-        return open_store(url, storage_options=storage_options if remote else None)
+        if url not in opened:
+            remote = "://" in url and not url.startswith(("file://", "memory://"))
+            opened[url] = open_store(url, storage_options=storage_options if remote else None)
+        return opened[url]
 
     return open_data
 

@@ -8,7 +8,8 @@ The rules stand in this order, and the order is part of the protocol (`docs/spec
 3. a rank is past this step and said nothing    -> abort `skipped`
 4. a rank left before this step                 -> abort `left`
 5. contributing ranks name different checkpoints -> abort `path-mismatch`
-6. every rank has spoken: check the data        -> abort `marker-damaged`, `shard-conflict`, `shard-missing`; or commit
+6. every rank has spoken: check the data        -> abort `marker-damaged`, `shard-conflict`, `shard-missing`,
+                                                   `data-unreadable` (at the deadline); or commit
 7. the deadline has passed                      -> abort `timeout`
 8. otherwise                                    -> wait
 
@@ -51,7 +52,8 @@ class Observation:
     step's deadline was found to have passed. `listed` and `lower`: the moments at which the newest finished listing of
     this step's markers, and of all open steps below it, began. `data`: listings by checkpoint path.
     `bodies`: marker bodies by the digest in the name; None for one whose bytes are not what the name says.
-    `sizes`: what a direct look at a file found (None: absent).
+    `sizes`: what a direct look at a file found (None: absent). `unreadable`: adopted paths that cannot be looked at
+    from here, and why; that is no evidence, and counts once the deadline has passed.
     """
 
     world_size: int
@@ -67,6 +69,7 @@ class Observation:
     data: Mapping[str, Listing] = field(default_factory=dict)
     bodies: Mapping[str, Marker | None] = field(default_factory=dict)
     sizes: Mapping[str, int | None] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 class Wait(NamedTuple):
@@ -243,6 +246,8 @@ def _whole(seen: Observation, names: list[MarkerName]) -> Verdict:
     assert path is not None
     listing = seen.data.get(path)
     if listing is None or listing.began < max(seen.markers.values()) + seen.delay_s:
+        if seen.deadline is not None and path in seen.unreadable:
+            return Abort("data-unreadable", ranks, f"nobody could look at the data: {seen.unreadable[path]}", (lead,))
         return Look(data=path)
     files = {name: size for name, size in listing.files.items() if layout.is_data(name)}
     claimed = (len(files), sum(files.values()), layout.fingerprint(files.items()))

@@ -21,6 +21,7 @@ from tallymark.contents import Contents
 from tallymark.errors import CheckpointDamaged, InvalidInput, UsageError
 from tallymark.parallel import each
 from tallymark.records import Commit, from_plain, from_ranges, to_plain
+from tallymark.register import Patience
 from tallymark.store.port import RunStore
 
 GENERIC = "files"
@@ -261,7 +262,9 @@ class Manifest:
     checkpoint: Checkpoint | None
 
     @classmethod
-    def of(cls, commit: Commit, run: RunStore, data: Callable[[str], RunStore]) -> Manifest:
+    def of(
+        cls, commit: Commit, run: RunStore, data: Callable[[str], RunStore], patience: Patience | None = None
+    ) -> Manifest:
         """The manifest that a journal entry is."""
         reporting = from_ranges(commit.reporting_ranks)
         return cls(
@@ -271,7 +274,7 @@ class Manifest:
             world_size=len(reporting),
             metrics=from_plain(commit.metrics),
             reporting_ranks=reporting,
-            checkpoint=Checkpoint._committed(Contents(commit, run, data)) if commit.checkpoint else None,
+            checkpoint=Checkpoint._committed(Contents(commit, run, data, patience)) if commit.checkpoint else None,
         )
 
 

@@ -40,7 +40,7 @@ POLL_OPEN_S = 0.5
 """Slowest while a step is open: a farewell is looked for in one poll of four, and should be seen within seconds."""
 TELL_EVERY_S = 30.0
 SEAL_BACK = 64
-"""How many entries back a driver that starts looks for commits that nobody sealed. `tallymark gc` looks at all."""
+"""How many entries back a driver that starts looks for commits that nobody sealed. The markers of others stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,8 @@ class Driver:
                 break
             watch.list_members()
             watch.list_markers()
-            if not isinstance(self._decide_open(watch), Look):
-                break
+            if not isinstance(self._decide_open(watch), Look) or watch.unreadable:
+                break  # what cannot be read here stays open, and is settled as aborted by the next attempt's entry
             self._patience.sleep(min(1.0, self._store.visibility_delay_s))
         self._take()
         return self.journal.state
@@ -226,7 +226,7 @@ class Driver:
         live = state.live if state and not state.finished else None
         if self._watch is not None and state is not None:
             superseded = live is None or self._watch.attempt.number != live.number
-            decided = 10**16 if superseded else state.floor
+            decided = layout.STEP_LIMIT if superseded else state.floor
             self._sealer.sweep_later(self._watch.settle_below(decided))
             if superseded:
                 self._watch = None
@@ -246,14 +246,14 @@ class Driver:
         on_poll: Callable[[Poll], None] | None = None,
     ) -> None:
         """Poll until `stop` is set, or the run is finished; `on_poll` is told of every poll. Store errors are logged
-        and outlived; a corrupt journal, refused credentials and an unsuited store are raised."""
+        and outlived; a corrupt journal or record, refused credentials and an unsuited store are raised."""
         pause = POLL_FASTEST_S
         while stop is None or not stop.is_set():
             try:
                 poll = self.poll()
                 if on_poll is not None:
                     on_poll(poll)
-                self._tell(poll)
+                self.tell(poll)
             except (StoreError, CommitUnknown) as problem:
                 if isinstance(problem, StoreError) and not problem.retryable:
                     raise
@@ -272,8 +272,8 @@ class Driver:
         """Make a running loop poll at once. Safe from any thread."""
         self._nudge.set()
 
-    def _tell(self, poll: Poll) -> None:
-        """Name the missing ranks and their hosts, at most once in TELL_EVERY_S."""
+    def tell(self, poll: Poll) -> None:
+        """Log the missing ranks and their hosts, at most once in TELL_EVERY_S."""
         now = self._patience.clock()
         if poll.moved or not poll.waiting_for or self._watch is None:
             self._told = max(self._told, now - TELL_EVERY_S + 5) if poll.moved else self._told
@@ -281,7 +281,15 @@ class Driver:
         if now - self._told < TELL_EVERY_S:
             return
         self._told = now
-        hosts = self._watch.read_hosts(poll.waiting_for[:8])
+        log.warning("step %s is open%s", poll.step, self.who_is_missing())
+
+    def who_is_missing(self) -> str:
+        """The missing ranks of the lowest open step with their hosts, for a message; "" if none is known."""
+        watch = self._watch
+        if watch is None or not watch.steps:
+            return ""
+        ranks = barrier.missing(watch.observation(min(watch.steps)))
+        hosts = watch.read_hosts(ranks[:8])
         names = ", ".join(f"rank {rank} ({host or 'not seated'})" for rank, host in hosts.items())
-        more = f" and {len(poll.waiting_for) - 8} more" if len(poll.waiting_for) > 8 else ""
-        log.warning("step %s waits for %s%s", poll.step, names, more)
+        more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+        return f", waiting for {names}{more}" if names else ""

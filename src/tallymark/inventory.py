@@ -11,6 +11,7 @@ same bytes. Rules a change must keep:
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ def decode(body: bytes, commit: Commit) -> Inventory:
     what = f"the inventory of step {commit.step}"
     try:
         lines = gzip.decompress(body).splitlines()
-    except (OSError, EOFError, ValueError) as problem:
+    except (OSError, EOFError, ValueError, zlib.error) as problem:
         raise RecordError(f"{what}: not a whole gzip file ({problem})") from problem
     if not lines:
         raise RecordError(f"{what}: it has no lines")
@@ -104,7 +105,7 @@ def load(store: Store, commit: Commit, patience: Patience) -> Inventory:
         markers = read_tally(store, commit, patience)
         if markers is not None:
             return collect(markers)
-    raise RecordError(f"step {commit.step} has neither an inventory nor all markers of its tally: run tallymark fsck")
+    raise RecordError(f"step {commit.step} has neither an inventory nor all markers of its tally")
 
 
 def read_tally(store: Store, commit: Commit, patience: Patience) -> dict[MarkerName, Marker] | None:
@@ -135,6 +136,8 @@ def decode_marker(body: bytes, name: MarkerName, attempt: int, step: int) -> Mar
     if records.sha256(body)[:32] != name.digest:
         raise RecordError(f"{what} does not hold the bytes that its name says")
     marker = records.decode(body, Marker, what)
+    if len(marker.seats) != marker.last_rank - marker.first_rank + 1:
+        raise RecordError(f"{what} does not name a seat for each of its ranks")
     if (marker.attempt, marker.step) != (attempt, step) or name_of(marker, body) != name:
         raise RecordError(f"{what} contradicts its name")
     return marker

@@ -11,7 +11,7 @@ import datetime
 import math
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from tallymark import launch, layout, opening, records
@@ -22,6 +22,7 @@ from tallymark.errors import InvalidInput, RankTaken, TallymarkError
 from tallymark.history import AttemptFact
 from tallymark.host import Host
 from tallymark.journal import new_nonce
+from tallymark.offer import Place
 from tallymark.opening import Wish
 from tallymark.records import Commit
 from tallymark.register import Patience, retrying
@@ -59,7 +60,8 @@ def join(
     is aborted. `on_error="warn"`: a shard that cannot be saved is logged instead of raised. `store_timeout_s`: how long
     one request is retried. All ranks must agree on `resume`, `world_size` and `barrier_timeout_s`.
 
-    Raises InvalidInput (IdentityError), RankTaken, JoinTimeout, Superseded, StoreError.
+    Raises InvalidInput (IdentityError), RankTaken, JoinTimeout, Superseded, StoreError, CommitUnknown, RecordError
+    (JournalCorrupt).
     """
     identity = launch.identify(rank=rank, world_size=world_size, launch_id=launch_id, environ=os.environ)
     wish = Wish(identity, _check_resume(resume), _check_seconds("barrier_timeout_s", barrier_timeout_s))
@@ -75,7 +77,7 @@ def join(
     else:
         attempt = opening.find_attempt(driver, wish, timeout_s=join_timeout_s, patience=patience)
     nonce = take_seat(place, attempt, identity.rank, patience)
-    base = _base(driver, attempt, place, open_data)
+    base = _base(driver, attempt, Place(place, open_data, patience))
     hosts = identity.rank == 0 if host_driver is None else host_driver  # begun last: what fails leaves no thread behind
     return Worker(
         store=place,
@@ -130,15 +132,18 @@ def _refuse(store: RunStore, attempt: AttemptFact, rank: int, key: str, patience
     )
 
 
-def _base(
-    driver: Driver, attempt: AttemptFact, store: RunStore, open_data: Callable[[str], RunStore]
-) -> Manifest | None:
+def _base(driver: Driver, attempt: AttemptFact, place: Place) -> Manifest | None:
     if attempt.base is None:
         return None
+    if attempt.base.run_id is not None:
+        raise TallymarkError(
+            f"attempt {attempt.number} starts from a commit of another run, {attempt.base.run_url}: this version reads "
+            "bases in the run itself only"
+        )
     entry = driver.journal.read(attempt.base.slot)
     if not isinstance(entry, Commit):
         raise TallymarkError(f"slot {attempt.base.slot}, the base of attempt {attempt.number}, is no commit")
-    return Manifest.of(entry, store, open_data)
+    return Manifest.of(entry, place.store, place.open_data, place.patience)
 
 
 def _check_resume(resume: object) -> str | int:

@@ -25,7 +25,7 @@ import msgspec
 
 from tallymark import history, layout, records
 from tallymark.ballots import BallotRegister
-from tallymark.errors import JournalCorrupt, RecordError, StoreError, StoreUnsuited
+from tallymark.errors import CommitUnknown, JournalCorrupt, RecordError, StoreError, StoreUnsuited
 from tallymark.history import State
 from tallymark.parallel import gather
 from tallymark.records import AnyEntry
@@ -82,6 +82,7 @@ class Journal:
         self._patience = patience or Patience()
         self._pending: tuple[int, bytes] | None = None
         self._news: list[AnyEntry] = []
+        self._seen: dict[int, bytes] = {}
 
     # ------------------------------------------------------------------------------------- reading
 
@@ -112,42 +113,50 @@ class Journal:
 
     def read(self, slot: int) -> AnyEntry | None:
         """The entry in a slot, not replayed."""
-        body = retrying(lambda: self._store.read(layout.slot_key(slot)), self._patience)
+        body = self._read_slots(slot, 1)[0]
         return None if body is None else records.decode_entry(body, slot)
 
     def tip(self) -> AnyEntry | None:
         """The last entry, found by the hint and by doubling, without a replay. None: there is no run here.
 
-        Its `head` is not checked against the entries before it; `refresh` does that.
+        Its `head` is not checked against the entries before it; `refresh` does that. Raises RecordError if it cannot be
+        believed.
         """
-        low, entry = self._hinted()
-        if entry is None:
-            low, entry = 0, self.read(0)
-            if entry is None:
+        low = self._hinted()
+        if low is None:
+            if not self._there(0):
                 return None
+            low = 0
         width = 1
-        while (further := self.read(low + width)) is not None:
-            low, entry = low + width, further
+        while self._there(low + width):
+            low += width
             width *= 2
         high = low + width
         while high - low > 1:
             middle = (low + high) // 2
-            if (found := self.read(middle)) is not None:
-                low, entry = middle, found
-            else:
-                high = middle
-        return entry
+            low, high = (middle, high) if self._there(middle) else (low, middle)
+        return records.decode_entry(self._seen[low], low)
 
-    def _hinted(self) -> tuple[int, AnyEntry | None]:
+    def _there(self, slot: int) -> bool:
+        """Whether a slot is written, be it with bytes that nobody can believe: those may have been voided."""
+        body = self._read_slots(slot, 1)[0]
+        if body is not None:
+            self._seen = {slot: body}
+        return body is not None
+
+    def _hinted(self) -> int | None:
+        """The slot that the hint names, if it is written and of the same run."""
         body = retrying(lambda: self._store.read(layout.HINT), self._patience)
         if body is None:
-            return 0, None
+            return None
         try:
             hint = records.decode(body, records.Hint, "the hint")
-            entry = self.read(hint.slot)
+            ours = (
+                self._there(hint.slot) and records.decode_entry(self._seen[hint.slot], hint.slot).run_id == hint.run_id
+            )
         except RecordError:
-            return 0, None  # advisory: a hint that cannot be read is no hint
-        return hint.slot, entry if entry is not None and entry.run_id == hint.run_id else None
+            return None  # advisory: a hint that cannot be read is no hint
+        return hint.slot if ours else None
 
     def _read_slots(self, first: int, count: int) -> list[bytes | None]:
         def reader(slot: int) -> Callable[[], bytes | None]:
@@ -159,7 +168,7 @@ class Journal:
         """Reads side by side are no snapshot: a later slot may be there. A slot still missing then was deleted."""
         if all(body is None for body in bodies) or self._read_slots(missing, 1)[0] is not None:
             return
-        message = f"journal slot {missing} is missing, though a later one is there: it was deleted. Run tallymark fsck"
+        message = f"journal slot {missing} is missing, though a later one is there: somebody deleted it"
         raise JournalCorrupt(message, slot=missing)
 
     def _absorb(self, body: bytes) -> None:
@@ -257,7 +266,12 @@ class Journal:
         if self._pending is not None:
             slot, body = self._pending
             if (self.state.next_slot if self.state else 0) == slot:
-                self._propose(slot, body)
+                try:
+                    self._propose(slot, body)
+                except StoreError as problem:  # refused this time; what was sent the first time may land all the same
+                    self._pending = (slot, body)
+                    message = f"whether an earlier entry was written to slot {slot} is still not known: {problem}"
+                    raise CommitUnknown(message, key=layout.slot_key(slot)) from problem
             self._pending = None
 
     def _register(self, slot: int) -> Register:
@@ -280,17 +294,19 @@ class Journal:
         """Whether the server really refuses: a client may ask for a condition that the server ignores."""
         if not self._store.creates_exclusively:
             return False
-        key = f"probe-{new_nonce()}.json"
+        key = layout.probe_key(new_nonce())
 
         def probe() -> bool:
             self._store.create(key, b'{"probe":1}')
             second = self._store.create(key, b'{"probe":2}')
             return not second and self._store.read(key) == b'{"probe":1}'
 
+        refuses = retrying(probe, self._patience)
         try:
-            return retrying(probe, self._patience)
-        finally:
             self._store.delete([key])
+        except StoreError as problem:
+            log.debug("%s could not be deleted, and stays: %s", key, problem)
+        return refuses
 
     def _put_hint(self, entry: AnyEntry) -> None:
         hint = records.Hint(run_id=entry.run_id, slot=entry.slot)

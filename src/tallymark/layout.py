@@ -20,7 +20,6 @@ from tallymark.errors import InvalidInput
 from tallymark.records import sha256
 
 STEP_LIMIT = 10**16
-RANK_LIMIT = 10**6
 KEY_BYTES_LIMIT = 1024
 PART_BYTES_LIMIT = 255
 HINT = "hint.json"
@@ -71,6 +70,11 @@ def ballots_prefix(register: str) -> str:
 def tally_key(digest: str) -> str:
     """Where the list of counted marker names lies, by its sha256."""
     return f"tallies/{digest}.txt"
+
+
+def probe_key(nonce: str) -> str:
+    """Where the server is asked, once per run, whether it refuses a second create. Deleted after."""
+    return f"probe-{nonce}.json"
 
 
 def members_prefix(attempt: int, rank: int | None = None) -> str:

@@ -9,19 +9,24 @@ This file alone turns listings and reads into the barrier's observations. Rules 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from tallymark import inventory, layout, records
 from tallymark.barrier import Leave, Listing, Look, Observation
-from tallymark.errors import RecordError
+from tallymark.errors import InvalidInput, RecordError, StoreError
 from tallymark.history import AttemptFact
 from tallymark.layout import MarkerName
 from tallymark.parallel import each, gather
 from tallymark.records import Marker
 from tallymark.register import Patience, retrying
 from tallymark.store.port import RunStore
+
+log = logging.getLogger("tallymark")
 
 
 @dataclass(slots=True)
@@ -36,6 +41,7 @@ class OpenStep:
     bodies: dict[str, Marker | None] = field(default_factory=dict)
     data: dict[str, Listing] = field(default_factory=dict)
     sizes: dict[str, int | None] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
 
 class Watch:
@@ -62,7 +68,11 @@ class Watch:
         self._seats: dict[int, str] = {}
         self._listed: float | None = None
         self._lower: dict[int, float] = {}
-        self._everything_below: float | None = None
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the lowest open step hangs on data that cannot be looked at from here."""
+        return bool(self.steps) and bool(self.steps[min(self.steps)].unreadable)
 
     # ------------------------------------------------------------------------------------- looking
 
@@ -72,7 +82,6 @@ class Watch:
         new = retrying(lambda: self._list(below), self._patience)
         if below is None:
             self._listed = began
-            self._everything_below = began
         else:
             self._lower[below] = began
         return new
@@ -118,9 +127,11 @@ class Watch:
                 self._seats[member.rank] = key
             elif member.rank not in self.farewells:
                 fresh.append(key)
-        for body in self._read_all(fresh):
+        for key, body in zip(fresh, self._read_all(fresh), strict=True):
             if body is not None:
-                farewell = records.decode(body, records.Farewell, "a farewell")
+                farewell = records.decode(body, records.Farewell, f"the farewell {key}")
+                if key != layout.farewell_key(farewell.attempt, farewell.rank, farewell.nonce):
+                    raise RecordError(f"the farewell {key} does not hold what its name says")
                 self.farewells[farewell.rank] = Leave(farewell.last_step, self._moment())
 
     def read_hosts(self, ranks: tuple[int, ...]) -> dict[int, str]:
@@ -131,7 +142,8 @@ class Watch:
         seated = [rank for rank in unknown if rank in self._seats]
         for rank, body in zip(seated, self._read_all([self._seats[rank] for rank in seated]), strict=True):
             if body is not None:
-                self.hosts[rank] = records.decode(body, records.Seat, f"the seat of rank {rank}").host
+                with contextlib.suppress(RecordError):  # for people alone: a damaged seat decides nothing
+                    self.hosts[rank] = records.decode(body, records.Seat, f"the seat of rank {rank}").host
         return {rank: self.hosts.get(rank, "") for rank in ranks}
 
     def fetch(self, step: int, look: Look, *also: Callable[[], None]) -> None:
@@ -169,16 +181,36 @@ class Watch:
 
     def _list_data(self, seen: OpenStep, path: str) -> None:
         began = self._moment()
-        store, prefix = self._place(path)
-        files = retrying(lambda: {key[len(prefix) :]: size for key, size in store.list(prefix)}, self._patience)
+        try:
+            store, prefix = self._place(path)
+            files = retrying(lambda: {key[len(prefix) :]: size for key, size in store.list(prefix)}, self._patience)
+        except (InvalidInput, StoreError) as problem:
+            if not is_adopted(path) or (isinstance(problem, StoreError) and problem.retryable):
+                raise
+            self._cannot_read(seen, path, problem)
+            return
+        if not files and is_adopted(path) and path.startswith("/") and not Path(path).is_dir():
+            self._cannot_read(seen, path, FileNotFoundError(f"there is no folder {path!r} on this host"))
+            return
         seen.data[path] = Listing(began, files)
+
+    def _cannot_read(self, seen: OpenStep, path: str, problem: Exception) -> None:
+        """Adopted data that this host may not or cannot look at: no evidence of anything. Another driver may."""
+        if path not in seen.unreadable:
+            log.warning("the adopted checkpoint %s cannot be looked at from here: %s", path, problem)
+        seen.unreadable[path] = str(problem)
 
     def _look_at(self, step: int, seen: OpenStep, file: str) -> None:
         lead = min(name for name in seen.markers if name.status == "saved")
         body = seen.bodies[lead.digest]
         assert body is not None and body.path is not None  # the verdict that asked for files had read it
         store, prefix = self._place(body.path)
-        seen.sizes[file] = retrying(lambda: store.size(prefix + file), self._patience)
+        try:
+            seen.sizes[file] = retrying(lambda: store.size(prefix + file), self._patience)
+        except StoreError as problem:
+            if problem.retryable or not is_adopted(body.path):
+                raise
+            self._cannot_read(seen, body.path, problem)
 
     def _place(self, path: str) -> tuple[RunStore, str]:
         return (self._data(path), "") if is_adopted(path) else (self._store, path)
@@ -200,11 +232,12 @@ class Watch:
             farewells=self.farewells,
             deadline=seen.deadline,
             listed=self._listed,
-            lower=max((m for m in (self._lower.get(step), self._everything_below) if m is not None), default=None),
+            lower=max((m for m in (self._lower.get(step), self._listed) if m is not None), default=None),
             delay_s=self._store.visibility_delay_s,
             data=seen.data,
             bodies=seen.bodies,
             sizes=seen.sizes,
+            unreadable=seen.unreadable,
         )
 
     def _later(self, step: int) -> dict[int, float]:

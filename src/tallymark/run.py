@@ -69,11 +69,15 @@ class Run:
         return self._store.url
 
     def latest(self) -> Manifest | None:
-        """The newest commit with a checkpoint in the live lineage, or None. Four small reads, however long the run.
+        """The newest commit with a checkpoint in the live lineage, or None. Four small reads while the hint is fresh.
 
         Raises StoreError, RecordError.
         """
-        tip = self._journal.tip()
+        try:
+            tip = self._journal.tip()
+        except RecordError:
+            self._replay()  # the last slot cannot be believed: raises, unless a repair has voided it
+            raise
         point = tip.head.checkpoint if tip is not None else None
         if point is None:
             return None

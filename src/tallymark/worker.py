@@ -77,7 +77,9 @@ class Worker:
         self._fates = Fates(attempt.number)
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._left = False
+        self._left = False  # reports nothing more
+        self._gone = False  # ... and has said so
+        self._finishing = False
         self._last_step: int | None = None
         self._last: tuple[Offer, tuple[FileFact, ...]] | None = None
         self._outbox: list[tuple[str, bytes]] = []
@@ -101,8 +103,9 @@ class Worker:
 
         Raises InvalidInput (also a ValueError), FileNotFoundError and UsageError before anything is written;
         Superseded; StoreError or OSError if the shard could not be saved, unless `on_error="warn"`: then it is logged,
-        and in either case the step is aborted for all ranks, quoting the cause. An abort of an earlier step that nobody
-        waited for is logged as a warning.
+        and in either case the step is aborted for all ranks, quoting the cause. StoreError also if only this rank's
+        word could not be published: it is kept, and the same report again, or any later call, sends it first. An abort
+        of an earlier step that nobody waited for is logged as a warning.
         """
         self._check("report")
         if upload != "foreground":
@@ -112,21 +115,29 @@ class Worker:
         with self._lock:
             offer = prepare(plain, checkpoint, layout.checkpoint_prefix(number, self.attempt), self._place)
             if number == self._last_step and self._last is not None and offer.repeats(*self._last):
-                return Report(self, number)
-            self._check_ascends(number)
-            self._hear()
-            failure = self._save(number, offer)
-            self._untold.append(number)
+                failure, unpublished = None, self._publish()
+            else:
+                self._check_ascends(number)
+                self._hear()
+                failure, unpublished = self._save(number, offer)
+                self._untold.append(number)
             if self._host is not None:
                 self._host.nudge()
         if failure is not None:
             if self._on_error == "raise" or not isinstance(failure, StoreError | OSError):
                 raise failure
-            log.warning("rank %s could not save step %s, which is aborted: %s", self.rank, number, failure)
+            log.warning("rank %s could not save step %s, which will be aborted: %s", self.rank, number, failure)
+        elif unpublished is not None:
+            if self._on_error == "raise":
+                raise unpublished
+            told = (
+                "rank %s saved its part of step %s, but its word is not published yet: its next call sends it first: %s"
+            )
+            log.warning(told, self.rank, number, unpublished)
         return Report(self, number)
 
-    def _save(self, step: int, offer: Offer) -> Exception | None:
-        """Save the shard, publish the marker that says so, or one that says why not; what stopped it, if anything."""
+    def _save(self, step: int, offer: Offer) -> tuple[Exception | None, StoreError | None]:
+        """Save the shard, and publish the marker that says so or says why not; what stopped the one and the other."""
         began = time.monotonic()
         saved: tuple[str | None, tuple[FileFact, ...]] = (None, ())
         failure: Exception | None = None
@@ -150,15 +161,15 @@ class Worker:
                 took_s=time.monotonic() - began,
             )
         )
-        unpublished = self._publish()
-        return failure or unpublished
+        return failure, self._publish()
 
-    def _publish(self) -> Exception | None:
+    def _publish(self, limit_s: float = math.inf) -> StoreError | None:
         """Send what waits in the outbox, oldest first; the error that stopped it, if one did."""
+        until = self._patience.clock() + min(limit_s, self._patience.timeout_s)
         try:
             while self._outbox:
                 key, body = self._outbox[0]
-                retrying(partial(self._store.put, key, body), self._patience)
+                retrying(partial(self._store.put, key, body), self._patience, until=until)
                 del self._outbox[0]
         except StoreError as problem:
             return problem
@@ -213,28 +224,36 @@ class Worker:
         clock = self._patience.clock
         start = quiet_since = clock()
         patience_s = DRIVE_AFTER_S * (1 + math.log2(self.rank + 1))
-        pause, missing = WAIT_FASTEST_S, ""
-        looked, hosted = False, True
+        pause, asked, looked, hosted = WAIT_FASTEST_S, False, False, True
+        if timeout_s is not None and not timeout_s >= 0:
+            raise InvalidInput(f"timeout_s={timeout_s!r}: a number of seconds, or None, is wanted")
         while True:
             with self._lock:
                 if not looked and clock() - quiet_since > patience_s / 5:
                     looked, hosted = True, not self._host_left()
                 if clock() - quiet_since > (patience_s if hosted else patience_s / 5):
-                    poll = self._poll()
-                    entries = list(poll.entries)
-                    missing = f"; waiting for ranks {poll.waiting_for[:8]}" if poll.waiting_for else missing
+                    entries = list(self._poll().entries)
                 else:
                     entries = self._driver.follow()
                 self._fates.follow(entries)
                 if self._fates.settled(step):
                     if step in self._untold:
                         self._untold.remove(step)
-                    return Manifest.of(self._fates.commit(step), self._store, self._place.open_data)
-                self._publish()
+                    return Manifest.of(self._fates.commit(step), self._store, self._place.open_data, self._patience)
+                unpublished = self._publish(limit_s=WAIT_SLOWEST_S)
+                if unpublished is not None and not unpublished.retryable:
+                    raise unpublished  # the step waits for this rank's own word
+                if timeout_s is not None and clock() - start >= timeout_s and (asked or not entries):
+                    if asked:
+                        missing = self._driver.who_is_missing()
+                        raise WaitTimeout(
+                            f"step {step} was not decided within {timeout_s:g} s{missing}; it is still open"
+                        )
+                    asked = True  # one look of our own, so that the error can say who is missing
+                    quiet_since = -math.inf
+                    continue
             if entries:
                 quiet_since, pause = clock(), WAIT_FASTEST_S
-            if timeout_s is not None and clock() - start >= timeout_s:
-                raise WaitTimeout(f"step {step} was not decided within {timeout_s:g} s{missing}; it is still open")
             left = math.inf if timeout_s is None else max(0.0, start + timeout_s - clock())
             self._patience.sleep(min(pause, left))
             pause = min(max(WAIT_SLOWEST_S, self.world_size / 2000), pause * 1.3)
@@ -250,7 +269,9 @@ class Worker:
     def _poll(self) -> Poll:
         """Drive once. An append whose outcome is not known yet is not the end: the next poll asks again."""
         try:
-            return self._driver.poll()
+            poll = self._driver.poll()
+            self._driver.tell(poll)
+            return poll
         except CommitUnknown as problem:
             log.warning("rank %s drives on: %s", self.rank, problem)
             return Poll((), moved=True)
@@ -258,61 +279,72 @@ class Worker:
     # ------------------------------------------------------------------------------------- leaving
 
     def leave(self) -> None:
-        """Say farewell: this rank reports nothing more. Calling it again does nothing.
+        """Say farewell: this rank reports nothing more. Once it has been said, calling it again does nothing.
 
         What waits in the outbox is published first. The rank that hosts the driver stays until every open step is
-        decided or past its deadline. Raises StoreError if the last words could not be published.
+        decided or past its deadline, and logs who it waits for. Raises StoreError if the last words could not be
+        published; calling it again tries again.
         """
         self._leave("left", linger=True)
 
     def finish(self, status: str = "completed") -> None:
         """Leave; and, on rank 0, end the run with `status` once every open step is decided.
 
-        A later launch may continue the run. Raises StoreError, CommitUnknown.
+        A later launch may continue the run. Raises Superseded, UsageError (finished with another status), and
+        StoreError or CommitUnknown, after which it may be called again.
         """
         if not 0 < len(str(status)) <= 200:
             raise InvalidInput(f"status={status!r}: a short text is wanted, such as 'completed'")
-        self._check("finish")
+        self._check("finish", after_leaving=self._finishing)
+        self._finishing = True
         self._leave(f"finished: {status}", linger=True, drive=self.rank == 0)
-        if self.rank != 0:
-            return
+        if self.rank == 0:
+            self._end(str(status))
 
+    def _end(self, status: str) -> None:
         def derive(state: State | None) -> Draft | Settled[None]:
             live = state.live if state else None
             if state is None or live is None or live.number != self.attempt or state.finished is not None:
                 return Settled(None)
-            return Draft(records.Finish, self.attempt, {"status": str(status)})
+            return Draft(records.Finish, self.attempt, {"status": status})
 
         with self._lock:
             self._driver.journal.append(derive)
+            self._fates.follow(self._driver.follow())
+        if self._fates.superseded_by is not None:
+            raise self._fates.superseded()
+        if self._fates.finished != status:
+            raise UsageError(f"attempt {self.attempt} was finished before, as {self._fates.finished!r}")
 
     def _leave(self, why: str, *, linger: bool, drive: bool = False) -> None:
-        if self._left:
+        if self._gone:
             return
-        self._check("leave")
-        self._left = True
+        self._check("leave", after_leaving=True)
         with self._lock:
-            problem = self._publish()
-            farewell = records.Farewell(
-                attempt=self.attempt, rank=self.rank, nonce=self._nonce, last_step=self._last_step, why=why[:500]
-            )
-            key = layout.farewell_key(self.attempt, self.rank, self._nonce)
-            if problem is None:
+            if not self._left:
+                self._left = True
+                farewell = records.Farewell(
+                    attempt=self.attempt, rank=self.rank, nonce=self._nonce, last_step=self._last_step, why=why[:500]
+                )
+                key = layout.farewell_key(self.attempt, self.rank, self._nonce)
                 self._outbox.append((key, records.canonical(farewell)))
-                problem = self._publish()
-            if self._host is not None:
-                self._host.stop()
-            if linger and problem is None and (drive or self._host is not None):
+            unpublished = self._publish()
+        if self._host is not None:
+            self._host.stop()
+        if unpublished is not None:
+            raise unpublished
+        self._gone = True
+        if linger and (drive or self._host is not None):
+            with self._lock:
                 self._fates.follow(self._driver.follow())
-                while self._lingers():
-                    self._patience.sleep(WAIT_FASTEST_S * 5)
-        if problem is not None and linger:
-            raise problem
+            while self._lingers():
+                self._patience.sleep(WAIT_FASTEST_S * 5)
 
     def _lingers(self) -> bool:
         """Drive on: whether a step is still open."""
-        poll = self._poll()
-        self._fates.follow(poll.entries)
+        with self._lock:
+            poll = self._poll()
+            self._fates.follow(poll.entries)
         return self._fates.superseded_by is None and (poll.moved or poll.step is not None)
 
     def __enter__(self) -> Self:

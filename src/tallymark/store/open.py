@@ -22,7 +22,10 @@ from tallymark.store.port import RunStore
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)")
 _DRIVE = re.compile(r"[A-Za-z]:|\\\\")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
-_PORT = ("read", "create", "put", "list", "delete", "upload", "download", "open", "size", "creates_exclusively")
+_PORT = (
+    *("url", "creates_exclusively", "all_clients_create", "lists_in_order", "visibility_delay_s"),
+    *("read", "create", "put", "list", "delete", "upload", "download", "open", "size", "local_path"),
+)
 _KNOWN = "a local path, file:///path, memory://name, or s3://bucket/prefix (pip install 'tallymark[s3]')"
 
 
