@@ -134,3 +134,61 @@ def test_what_is_read_after_a_wait_has_the_patience_of_the_worker(tmp_path):
     manifest = worker.report({}, tmp_path / "shard", step=0).wait(30)
     assert manifest.checkpoint._contents.patience == worker._patience != Patience()
     worker.leave()
+
+
+@pytest.mark.rule("L15")
+def test_an_abort_that_nobody_waited_for_is_told_when_the_rank_leaves(caplog):
+    store = MemoryStore()
+    worker = join(store, world_size=2, host_driver=True)
+    other = join(store, rank=1, world_size=2)
+    other.leave()
+    worker.report({}, step=0)
+    worker.leave()
+    assert "step 0 was aborted (left)" in caplog.text
+
+
+def test_a_rank_that_ends_by_an_exception_is_quoted_to_the_others():
+    store = MemoryStore()
+    worker = join(store, world_size=2)
+    with pytest.raises(ValueError, match="cuda"), join(store, rank=1, world_size=2):
+        raise ValueError("cuda is out of memory")
+    with pytest.raises(tallymark.StepAborted, match="ValueError: cuda is out of memory"):
+        worker.report({}, step=0).wait(60)
+
+
+@pytest.mark.parametrize("status", [3, None, {}, "", "x" * 201, "two\nlines"])
+def test_a_status_that_is_no_short_text_is_refused_before_leaving(status):
+    worker = join(MemoryStore())
+    with pytest.raises(tallymark.InvalidInput, match="status="):
+        worker.finish(status)
+    worker.report({}, step=0).wait(30)
+
+
+@pytest.mark.parametrize("terms", [{"host_driver": "no"}, {"resume": None}, {"resume": True}, {"on_error": "ignore"}])
+def test_terms_that_mean_nothing_are_refused_by_name(terms):
+    with pytest.raises(tallymark.InvalidInput, match=f"{next(iter(terms))}="):
+        join(MemoryStore(), **terms)
+
+
+def test_a_url_as_a_local_checkpoint_is_refused_with_the_way_out():
+    with pytest.raises(tallymark.InvalidInput, match=r"Checkpoint\.at"):
+        join(MemoryStore()).report({}, "s3://bucket/data", step=0)
+
+
+@pytest.mark.rule("L14")
+def test_a_rank_that_had_to_drive_does_not_wait_for_others_again():
+    worker = join(MemoryStore())
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    worker._patience = Patience(clock=lambda: now[0], sleep=sleep)
+    took = []
+    for step in range(3):
+        began = now[0]
+        worker.report({}, step=step).wait()
+        took.append(now[0] - began)
+    assert took[0] > 4.0
+    assert max(took[1:]) < 1.0
+    worker.leave()

@@ -9,7 +9,8 @@ Rules a change must keep:
 from __future__ import annotations
 
 import contextlib
-import shutil
+import errno
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -86,9 +87,11 @@ class Checkpoint:
 
         `metadata` is this rank's own, of JSON values. Raises FileNotFoundError, InvalidInput.
         """
+        if "://" in str(path):
+            raise InvalidInput(f"{str(path)!r} is a URL: report data in place as tallymark.Checkpoint.at(url)")
         local = Path(path).expanduser()
         if not local.exists():
-            raise FileNotFoundError(f"there is no file or folder {str(path)!r} to save")
+            raise FileNotFoundError(f"there is no file or folder {str(path)!r} to save (looked at {local.absolute()})")
         made = cls._make(str(local), _check_kind(kind or cls._class_kind), _metadata_of(metadata))
         made._local = local
         return made
@@ -201,9 +204,14 @@ class Checkpoint:
             staged.mkdir()
             wanted = [file for file in contents.inventory.files if rank is None or rank in from_ranges(file.ranks)]
             transfer.download(wanted, contents.store, contents.prefix, staged, contents.patience)
-            if goal.exists():
-                goal.rmdir()
-            shutil.move(staged, goal)
+            try:
+                os.rename(staged, goal)  # also onto an empty folder, and never into it
+            except OSError as problem:
+                if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise FileExistsError(
+                    f"{str(target)!r} was filled by somebody else meanwhile: give each rank a folder of its own"
+                ) from problem
         return goal
 
     @contextlib.contextmanager

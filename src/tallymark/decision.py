@@ -9,6 +9,7 @@ from tallymark.observe import Watch, is_adopted
 from tallymark.records import Culprit, to_ranges
 
 QUOTED = 32
+NEVER_SEATED = "it never took its seat: did it start, with the same launch id and world size? See its own log"
 
 
 def commit_draft(watch: Watch, step: int, verdict: Commit) -> Draft:
@@ -47,7 +48,7 @@ def abort_draft(watch: Watch, step: int, verdict: Abort) -> Draft:
         culprits.append(Culprit(rank=name.first, host=body.host, detail=f"{detail} (pid {body.pid})"))
     silent = tuple(rank for rank in verdict.ranks if rank not in {culprit.rank for culprit in culprits})[:QUOTED]
     for rank, host in watch.read_hosts(silent).items():
-        culprits.append(Culprit(rank=rank, host=host, detail="" if host else "it never took its seat"))
+        culprits.append(Culprit(rank=rank, host=host, detail=watch.last_words(rank) if host else NEVER_SEATED))
     fields = {
         "step": step,
         "reason": verdict.reason,

@@ -22,6 +22,7 @@ from tallymark.errors import InvalidInput, RankTaken, TallymarkError
 from tallymark.history import AttemptFact
 from tallymark.host import Host
 from tallymark.journal import new_nonce
+from tallymark.layout import MemberName
 from tallymark.offer import Place
 from tallymark.opening import Wish
 from tallymark.records import Commit
@@ -56,7 +57,8 @@ def join(
 
     `rank`, `world_size`, `launch_id`: see `docs/reference/identity.md` for where they come from if not given; never
     guessed. `resume`: "auto" from the newest checkpoint of the lineage, if there is one; "must", and refuse if there
-    is none; "never"; or a step, to roll back. `barrier_timeout_s`: how long a step may go without progress before it
+    is none; "never"; or a step, to roll back. Any step at which at least one rank saved can become the base: contribute
+    only sets of ranks that you can resume from. `barrier_timeout_s`: how long a step may go without progress before it
     is aborted. `on_error="warn"`: a shard that cannot be saved is logged instead of raised. `store_timeout_s`: how long
     one request is retried. All ranks must agree on `resume`, `world_size` and `barrier_timeout_s`.
 
@@ -66,6 +68,8 @@ def join(
     identity = launch.identify(rank=rank, world_size=world_size, launch_id=launch_id, environ=os.environ)
     wish = Wish(identity, _check_resume(resume), _check_seconds("barrier_timeout_s", barrier_timeout_s))
     _check_seconds("join_timeout_s", join_timeout_s)
+    if host_driver not in (None, True, False):
+        raise InvalidInput(f"host_driver={host_driver!r}: say True, False, or None for rank 0 alone")
     if on_error not in ("raise", "warn"):
         raise InvalidInput(f"on_error={on_error!r}: say 'raise' or 'warn'")
     patience = Patience(timeout_s=_check_seconds("store_timeout_s", store_timeout_s))
@@ -112,20 +116,22 @@ def take_seat(store: RunStore, attempt: AttemptFact, rank: int, patience: Patien
     for key, _ in retrying(lambda: list(store.list(prefix)), patience):
         member = layout.parse_member(key)
         if member is not None and member.rank == rank and member.nonce != nonce:
-            _refuse(store, attempt, rank, layout.seat_key(attempt.number, rank, member.nonce), patience)
+            _refuse(store, attempt, rank, member, patience)
     return nonce
 
 
-def _refuse(store: RunStore, attempt: AttemptFact, rank: int, key: str, patience: Patience) -> None:
+def _refuse(store: RunStore, attempt: AttemptFact, rank: int, member: MemberName, patience: Patience) -> None:
+    key = layout.seat_key(attempt.number, rank, member.nonce)
     body = retrying(lambda: store.read(key), patience)
+    left = retrying(lambda: store.read(layout.farewell_key(attempt.number, rank, member.nonce)), patience) is not None
     holder = records.decode(body, records.Seat, f"the seat of rank {rank}") if body else None
     host, pid = (holder.host, holder.pid) if holder else ("an unknown host", 0)
     ours = host == socket.gethostname() and pid == os.getpid()
     raise RankTaken(
-        f"rank {rank} of attempt {attempt.number} is taken by process {pid} on {host}"
-        + (": this process has joined already. " if ours else ". ")
+        f"rank {rank} of attempt {attempt.number} (launch {attempt.launch_id!r}) is taken by process {pid} on {host}"
+        + (": this process has joined already. " if ours else ", which has left. " if left else ". ")
         + "If that process is gone, launch again with a launch id that was never used; if it lives, two processes "
-        "think that they are this rank: see where they take it from",
+        "think that they are this rank, and both may be refused: see where they take it from",
         rank=rank,
         host=host,
         pid=pid,
@@ -147,8 +153,8 @@ def _base(driver: Driver, attempt: AttemptFact, place: Place) -> Manifest | None
 
 
 def _check_resume(resume: object) -> str | int:
-    if isinstance(resume, str):
-        if resume in ("auto", "must", "never"):
+    if not hasattr(type(resume), "__index__") or isinstance(resume, bool):
+        if isinstance(resume, str) and resume in ("auto", "must", "never"):
             return resume
         raise InvalidInput(f"resume={resume!r}: say 'auto', 'must', 'never' or a step (an integer)")
     return layout.check_step(resume)

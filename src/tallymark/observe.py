@@ -66,6 +66,7 @@ class Watch:
         self._patience = patience
         self._moment = patience.clock
         self._seats: dict[int, str] = {}
+        self._words: dict[int, str] = {}
         self._listed: float | None = None
         self._lower: dict[int, float] = {}
 
@@ -133,6 +134,7 @@ class Watch:
                 if key != layout.farewell_key(farewell.attempt, farewell.rank, farewell.nonce):
                     raise RecordError(f"the farewell {key} does not hold what its name says")
                 self.farewells[farewell.rank] = Leave(farewell.last_step, self._moment())
+                self._words[farewell.rank] = farewell.why
 
     def read_hosts(self, ranks: tuple[int, ...]) -> dict[int, str]:
         """The hosts of these ranks, from their seats; "" where nobody sat down."""
@@ -145,6 +147,10 @@ class Watch:
                 with contextlib.suppress(RecordError):  # for people alone: a damaged seat decides nothing
                     self.hosts[rank] = records.decode(body, records.Seat, f"the seat of rank {rank}").host
         return {rank: self.hosts.get(rank, "") for rank in ranks}
+
+    def last_words(self, rank: int) -> str:
+        """Why a rank left, as its farewell says; "" if it has not."""
+        return self._words.get(rank, "")
 
     def fetch(self, step: int, look: Look, *also: Callable[[], None]) -> None:
         """Fetch what a verdict asked for, side by side, with whatever else the caller wants done meanwhile."""

@@ -11,7 +11,6 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from tallymark import adopted, inventory, layout, records, transfer
 from tallymark.checkpoint import GENERIC, Checkpoint
@@ -61,7 +60,7 @@ def prepare(metrics: Plain, checkpoint: Checkpoint | str | os.PathLike[str] | No
     if checkpoint is None:
         return Offer(metrics)
     if isinstance(checkpoint, str | os.PathLike):
-        checkpoint = Checkpoint.from_directory(Path(checkpoint))
+        checkpoint = Checkpoint.from_directory(os.fspath(checkpoint))
     if not isinstance(checkpoint, Checkpoint):
         raise InvalidInput(f"checkpoint is a {type(checkpoint).__name__}, not a path or a tallymark.Checkpoint")
     local, url, chosen = checkpoint._offered()

@@ -89,9 +89,12 @@ class Run:
     def at(self, step: int) -> Manifest:
         """The commit of a step in the live lineage. Raises InvalidInput, naming the steps there are."""
         number = check_step(step)
-        found = [manifest for manifest in self.history() if manifest.step == number]
+        history = self.history()
+        found = [manifest for manifest in history if manifest.step == number]
         if not found:
-            steps = ", ".join(str(manifest.step) for manifest in self.history()[-8:]) or "none"
+            if self._journal.state is None:
+                raise InvalidInput(f"there is no run at {self.url} yet")
+            steps = ", ".join(str(manifest.step) for manifest in history[-8:]) or "none"
             raise InvalidInput(f"step {number} is not committed in the live lineage; the newest are: {steps}")
         return found[-1]
 

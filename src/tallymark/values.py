@@ -91,7 +91,8 @@ def _scalar(value: Any, name: str) -> bool | int | float | str:
     what = f"{name} is a {type(value).__module__}.{type(value).__qualname__}"
     if not isinstance(shape, tuple) or shape or not callable(getattr(value, "item", None)):
         hint = f" of shape {tuple(shape)}: report a scalar, or write a file" if isinstance(shape, tuple) else ""
-        raise InvalidInput(f"{what}{hint}, not a plain value")
+        advice = "" if hint else ": pass float(...) of it, or its parts as plain values"
+        raise InvalidInput(f"{what}{hint}, not a plain value{advice}")
     try:
         item = value.item()
         if type(item) is type(value) and (item != item or float(item) == item):

@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 from tallymark import layout, records
 from tallymark.checkpoint import Checkpoint, Manifest
 from tallymark.driver import Driver, Poll
-from tallymark.errors import CommitUnknown, InvalidInput, StepAborted, StoreError, UsageError, WaitTimeout
+from tallymark.errors import CommitUnknown, InvalidInput, StepAborted, StoreError, Superseded, UsageError, WaitTimeout
 from tallymark.fate import Fates
 from tallymark.handle import Report
 from tallymark.history import AttemptFact, State
@@ -38,6 +38,8 @@ log = logging.getLogger("tallymark")
 
 DRIVE_AFTER_S = 5.0
 """How long rank r watches a silent journal before it drives: DRIVE_AFTER_S x (1 + log2(r + 1))."""
+DRIVE_AGAIN_S = 0.1
+"""The same, once it had to drive and nobody else has since."""
 WAIT_FASTEST_S = 0.01
 WAIT_SLOWEST_S = 1.0
 
@@ -80,6 +82,7 @@ class Worker:
         self._left = False  # reports nothing more
         self._gone = False  # ... and has said so
         self._finishing = False
+        self._drives = False  # the last decision was reached by driving ourselves: nobody else does
         self._last_step: int | None = None
         self._last: tuple[Offer, tuple[FileFact, ...]] | None = None
         self._outbox: list[tuple[str, bytes]] = []
@@ -179,6 +182,7 @@ class Worker:
         if self._last_step is not None and step <= self._last_step:
             raise InvalidInput(
                 f"rank {self.rank} reports step {step} after step {self._last_step}: the steps of an attempt ascend"
+                + (", and a step is reported once, with one content" if step == self._last_step else "")
             )
         if step < self.first_step:
             raise InvalidInput(
@@ -198,13 +202,7 @@ class Worker:
             log.debug(
                 "rank %s could not look at the journal, and asks again at the next report: %s", self.rank, problem
             )
-        for step in [step for step in self._untold if self._fates.settled(step)]:
-            self._untold.remove(step)
-            if self._fates.aborted(step) and self._fates.superseded_by is None:
-                try:
-                    self._fates.commit(step)
-                except StepAborted as told:
-                    log.warning("%s", told)
+        self._tell_aborts()
         if self._fates.superseded_by is not None:
             raise self._fates.superseded()
         if self._fates.finished is not None:
@@ -212,6 +210,16 @@ class Worker:
         unpublished = self._publish()
         if unpublished is not None and self._on_error == "raise":
             raise unpublished
+
+    def _tell_aborts(self) -> None:
+        """Log, once, the aborts that nobody waited for."""
+        for step in [step for step in self._untold if self._fates.settled(step)]:
+            self._untold.remove(step)
+            if self._fates.aborted(step):
+                try:
+                    self._fates.commit(step)
+                except (StepAborted, Superseded) as told:
+                    log.warning("rank %s: %s", self.rank, told)
 
     def _done(self, step: int) -> bool:
         self._check("done", after_leaving=True)
@@ -223,9 +231,10 @@ class Worker:
         self._check("wait", after_leaving=True)
         clock = self._patience.clock
         start = quiet_since = clock()
-        patience_s = DRIVE_AFTER_S * (1 + math.log2(self.rank + 1))
+        patience_s = (DRIVE_AGAIN_S if self._drives else DRIVE_AFTER_S) * (1 + math.log2(self.rank + 1))
         pause, asked, looked, hosted = WAIT_FASTEST_S, False, False, True
-        if timeout_s is not None and not timeout_s >= 0:
+        limit: object = timeout_s
+        if limit is not None and (not isinstance(limit, int | float) or not limit >= 0):
             raise InvalidInput(f"timeout_s={timeout_s!r}: a number of seconds, or None, is wanted")
         while True:
             with self._lock:
@@ -233,8 +242,10 @@ class Worker:
                     looked, hosted = True, not self._host_left()
                 if clock() - quiet_since > (patience_s if hosted else patience_s / 5):
                     entries = list(self._poll().entries)
+                    self._drives |= bool(entries)
                 else:
                     entries = self._driver.follow()
+                    self._drives &= not entries
                 self._fates.follow(entries)
                 if self._fates.settled(step):
                     if step in self._untold:
@@ -293,13 +304,14 @@ class Worker:
         A later launch may continue the run. Raises Superseded, UsageError (finished with another status), and
         StoreError or CommitUnknown, after which it may be called again.
         """
-        if not 0 < len(str(status)) <= 200:
-            raise InvalidInput(f"status={status!r}: a short text is wanted, such as 'completed'")
+        text: object = status
+        if not isinstance(text, str) or not 0 < len(text) <= 200 or not text.isprintable():
+            raise InvalidInput(f"status={text!r:.60}: a short text is wanted, such as 'completed'")
         self._check("finish", after_leaving=self._finishing)
         self._finishing = True
         self._leave(f"finished: {status}", linger=True, drive=self.rank == 0)
         if self.rank == 0:
-            self._end(str(status))
+            self._end(status)
 
     def _end(self, status: str) -> None:
         def derive(state: State | None) -> Draft | Settled[None]:
@@ -334,11 +346,16 @@ class Worker:
         if unpublished is not None:
             raise unpublished
         self._gone = True
-        if linger and (drive or self._host is not None):
-            with self._lock:
-                self._fates.follow(self._driver.follow())
+        if not linger:
+            return
+        with self._lock:
+            self._fates.follow(self._driver.follow())
+        if drive or self._host is not None:
             while self._lingers():
                 self._patience.sleep(WAIT_FASTEST_S * 5)
+        self._tell_aborts()
+        if self._untold:
+            log.info("rank %s left before it heard what became of steps %s", self.rank, self._untold)
 
     def _lingers(self) -> bool:
         """Drive on: whether a step is still open."""

@@ -80,6 +80,8 @@ def _split(text: str) -> tuple[str, str]:
     if match is None:
         if _DRIVE.match(text):
             raise InvalidInput(f"{text!r} is a Windows path, and this is not Windows: give {_KNOWN}")
+        if text.lower().startswith(("file:", "s3:", "memory:")):
+            raise InvalidInput(f"{text!r} is no whole URL: give {_KNOWN}, or ./{text} for a folder of that name")
         return "file", text
     scheme, rest = match[1].lower(), text[match.end() :]
     if scheme not in ("file", "memory", "s3", "s3a"):

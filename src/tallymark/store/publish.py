@@ -142,6 +142,11 @@ class Publisher:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError as exc:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from exc
+        except FileNotFoundError as exc:
+            if self._root.exists():
+                return  # somebody removed a folder of the run in between
+            # The file system itself will not have it (as /proc does not): waiting will not help.
+            raise PermissionError(errno.EACCES, "no folder can be made here", str(folder)) from exc
 
     def _settle(self, folder: Path) -> None:
         """Sync the names of the folder and its parents, once per process: who made them may have died before it did."""
