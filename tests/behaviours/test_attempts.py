@@ -268,7 +268,7 @@ def _first_poll(worker: tallymark.Worker, handle: tallymark.Report) -> float:
 
     worker._patience = dataclasses.replace(real, clock=lambda: moment[0], sleep=sleep)
     worker._driver.poll = note  # type: ignore[method-assign]
-    with pytest.raises(tallymark.WaitTimeout, match="waiting for ranks"):
+    with pytest.raises(tallymark.WaitTimeout, match=r"waiting for rank \d \(.+\), rank"):
         handle.wait(40.0)
     worker._patience = real
     return polls[0]
