@@ -20,9 +20,9 @@ TIMEOUT_S = 10.0
 class Bench:
     """A run of three ranks on a memory store, a driver on a clock that only `pass_s` moves, hand-written markers."""
 
-    def __init__(self, ranks: int = 3) -> None:
+    def __init__(self, ranks: int = 3, store: MemoryStore | None = None) -> None:
         self.now = 0.0
-        self.store = MemoryStore()
+        self.store = store or MemoryStore()
         patience = Patience(clock=lambda: self.now, sleep=lambda _: None)
         self.driver = Driver.over(self.store, LocalStore, patience)
         self.driver.journal.begin()
@@ -145,7 +145,6 @@ def test_adopted_data_that_this_driver_cannot_see_are_left_to_another_until_the_
     elsewhere = str(tmp_path / "elsewhere")
     bench.mark(0, 3, status="saved", path=elsewhere, adopted=True, files=files)
     assert not [entry for entry in bench.polls(3) if entry.attempt and isinstance(entry, Abort | records.Commit)]
-    assert bench.driver.settle() is not None
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "w.bin").write_bytes(b"w")
     able = Driver.over(bench.store, LocalStore, Patience())
@@ -180,3 +179,69 @@ def test_a_marker_without_a_seat_is_damaged_and_stops_no_driver():
     bench.mark(0, 3, seats=())
     (abort,) = [entry for entry in bench.polls(2) if isinstance(entry, Abort)]
     assert abort.reason == "marker-damaged"
+
+
+@pytest.mark.rule("L6")
+@pytest.mark.parametrize("why", ["no folder", "no answer"])
+def test_settling_gives_up_what_nobody_can_see_and_commits_what_is_whole_above_it(tmp_path, why):
+    bench = Bench(1)
+    files = (records.FileFact(path="w.bin", size=1, digest=None),)
+    bench.mark(0, 3, status="saved", path=str(tmp_path / "nowhere"), adopted=True, files=files)
+    bench.mark(0, 4)
+
+    def open_data(url: str):
+        if why == "no answer":
+            raise StoreError("no answer", key=url, retryable=True)
+        return LocalStore(url)
+
+    opener = Driver.over(bench.store, open_data, Patience())
+    state = opener.settle()
+    assert [fact.step for fact in state.commits.values()] == [4]
+    entry = opener.journal.read(2)
+    assert isinstance(entry, Abort)
+    assert (entry.step, entry.reason) == (3, "data-unreadable")
+
+
+class Forgetful(MemoryStore):
+    """Lists markers and never shows them."""
+
+    def read(self, key: str) -> bytes | None:
+        return None if key.startswith("markers/") else super().read(key)
+
+
+@pytest.mark.rule("L6", "B7")
+@pytest.mark.parametrize("how", ["settled", "at the deadline"])
+def test_a_marker_that_is_listed_and_never_reads_keeps_no_step_open(how):
+    bench = Bench(1, Forgetful())
+    bench.mark(0, 3)
+    assert not [entry for entry in bench.polls(3) if isinstance(entry, Abort)]
+    if how == "settled":
+        bench.driver.settle()
+    else:
+        bench.pass_s(TIMEOUT_S + 1)
+        bench.polls()
+    entry = bench.driver.journal.read(2)
+    assert isinstance(entry, Abort)
+    assert entry.reason == "marker-damaged"
+
+
+@pytest.mark.rule("B6")
+def test_a_file_that_another_rank_needs_as_a_folder_is_a_conflict():
+    """An object store holds `model` and `model/x`; nobody could download them."""
+    bench = Bench(2)
+    for rank, path in enumerate(("model", "model/x.bin")):
+        own = layout.checkpoint_prefix(3, 1)
+        bench.store.put(own + path, b"x")
+        fact = records.FileFact(path=path, size=1, digest=records.sha256(b"x"))
+        bench.mark(rank, 3, status="saved", path=own, files=(fact,))
+    (abort,) = [entry for entry in bench.polls(2) if isinstance(entry, Abort)]
+    assert (abort.reason, abort.ranks) == ("shard-conflict", ((0, 1),))
+    assert "'model' is a file" in abort.detail
+
+
+def test_a_damaged_farewell_bars_nobody():
+    bench = Bench(2)
+    bench.store.put(layout.farewell_key(1, 1, "0" * 16), b'{"torn":')
+    bench.mark(0, 3)
+    bench.polls(4)
+    assert bench.driver.settle() is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import tallymark
@@ -192,3 +194,103 @@ def test_a_rank_that_had_to_drive_does_not_wait_for_others_again():
     assert took[0] > 4.0
     assert max(took[1:]) < 1.0
     worker.leave()
+
+
+class Interrupted(MemoryStore):
+    """The first upload is interrupted from the keyboard, and its bytes land later."""
+
+    late = None
+
+    def upload(self, source, key):
+        if self.late is None:
+            self.late = (key, source.read_bytes())
+            raise KeyboardInterrupt
+        return super().upload(source, key)
+
+
+def test_a_step_whose_upload_was_interrupted_is_spent(tmp_path):
+    """Bytes of the first try may land at any time: they must not land in a committed checkpoint."""
+    store = Interrupted()
+    worker = join(store)
+    shard = tmp_path / "shard"
+    shard.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        worker.report({}, shard, step=5)
+    shard.write_bytes(b"new")
+    with pytest.raises(tallymark.InvalidInput, match="step 5 after step 5"):
+        worker.report({}, shard, step=5)
+    manifest = worker.report({}, shard, step=6).wait(30)
+    store.put(*store.late)
+    assert manifest.checkpoint.verify() == 1
+    assert [entry.step for entry in tallymark.open(None, store=store).entries() if hasattr(entry, "reason")] == [5]
+    worker.leave()
+
+
+def test_an_exception_whose_text_is_no_unicode_is_still_told_to_the_others():
+    store = MemoryStore()
+    worker = join(store, world_size=2)
+    with pytest.raises(OSError, match="caf"), join(store, rank=1, world_size=2):
+        raise OSError("bad shard caf\udce9")
+    with pytest.raises(tallymark.StepAborted) as told:
+        worker.report({}, step=0).wait(60)
+    assert told.value.reason == "left"
+
+
+def test_a_folder_that_holds_the_run_is_not_saved_into_it(tmp_path):
+    with tallymark.join(tmp_path / "out" / "run", rank=0, world_size=1, launch_id="a") as worker:
+        for folder in (tmp_path / "out", tmp_path / "out" / "run"):
+            with pytest.raises(tallymark.InvalidInput, match="holds the run itself"):
+                worker.report({}, folder, step=0)
+
+
+def test_a_refused_process_leaves_no_seat_that_names_its_host_later():
+    store = MemoryStore()
+    worker = join(store)
+    with pytest.raises(tallymark.RankTaken):
+        join(store)
+    assert count(store, "members/") == 1
+    worker.leave()
+
+
+class Blip(MemoryStore):
+    """Refuses to list while `refusing`."""
+
+    refusing = False
+
+    def list(self, prefix, after=""):
+        if self.refusing:
+            raise StoreDenied("token expired", key=prefix)
+        return super().list(prefix, after)
+
+
+def test_a_hosted_driver_outlives_a_refusal(monkeypatch):
+    monkeypatch.setattr("tallymark.host.RETRY_FIRST_S", 0.05)
+    store = Blip()
+    worker = join(store, host_driver=True)
+    store.refusing = True
+    time.sleep(0.3)  # the driver polls every now and then, and meets the refusal
+    report = worker.report({}, step=0)
+    time.sleep(0.3)
+    store.refusing = False
+    assert report.wait(30).step == 0
+    assert worker._host._thread.is_alive()
+    worker.leave()
+
+
+def test_a_download_follows_a_link_to_an_empty_folder(tmp_path):
+    (tmp_path / "shard").write_bytes(b"x")
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "volume")
+    with tallymark.join(tmp_path / "run", rank=0, world_size=1, launch_id="a") as worker:
+        checkpoint = worker.report({}, tmp_path / "shard", step=0).wait(30).checkpoint
+    checkpoint.download(tmp_path / "link")
+    assert (tmp_path / "volume" / "shard").read_bytes() == b"x"
+    with pytest.raises(FileExistsError, match="mount point"):
+        checkpoint.download("/proc")
+
+
+def test_times_beyond_all_measure_are_refused():
+    with pytest.raises(tallymark.InvalidInput, match="barrier_timeout_s="):
+        join(MemoryStore(), barrier_timeout_s=10**400)
+    with pytest.raises(tallymark.InvalidInput, match="timeout_s="):
+        join(MemoryStore()).report({}, step=0).wait("5")

@@ -256,7 +256,7 @@ def _whole(seen: Observation, names: list[MarkerName]) -> Verdict:
         sum(name.bytes for name in saved),
         sum(name.sum for name in saved) % 2**64,
     )
-    if claimed == promised:
+    if claimed == promised and not _nested(files):
         return Commit(first, lead, ranks, len(files), sum(files.values()))
     return _compare(seen, saved, files, Commit(first, lead, ranks, 0, 0))
 
@@ -278,9 +278,18 @@ def _compare(seen: Observation, saved: list[MarkerName], files: Mapping[str, int
                 detail = f"{_ranks(ranks)} wrote different files at the same path {fact.path!r}"
                 return Abort("shard-conflict", ranks, detail, both)
             owner.setdefault(fact.path, name)
+    if nested := _nested(expected):
+        file, inside = nested
+        both = tuple(dict.fromkeys((owner[file], owner[inside])))
+        ranks = tuple(item.first for item in both)
+        detail = f"{file!r} is a file and, for {inside!r}, a folder: no file system can hold both ({_ranks(ranks)})"
+        return Abort("shard-conflict", ranks, detail, both)
     doubtful = [path for path, (size, _) in expected.items() if files.get(path) != size]
     unseen = tuple(path for path in doubtful if path not in seen.sizes)
     if unseen:
+        path = _body(seen, saved[0]).path or ""
+        if seen.deadline is not None and path in seen.unreadable:
+            return Abort("data-unreadable", commit.ranks, f"nobody could look at the data: {seen.unreadable[path]}")
         return Look(files=unseen)
     lost = [path for path in doubtful if seen.sizes[path] != expected[path][0]]
     if lost:
@@ -289,6 +298,17 @@ def _compare(seen: Observation, saved: list[MarkerName], files: Mapping[str, int
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         return Abort("shard-missing", ranks, f"files are missing or short: {shown}{more}")
     return commit._replace(files=len(expected), bytes=sum(size for size, _ in expected.values()))
+
+
+def _nested(paths: Mapping[str, object]) -> tuple[str, str] | None:
+    """A path that another one needs as a folder, and that other one. An object store holds both; a disk does not."""
+    for path in paths:
+        at = path.find("/")
+        while at >= 0:
+            if path[:at] in paths:
+                return path[:at], path
+            at = path.find("/", at + 1)
+    return None
 
 
 def _damaged(seen: Observation, names: tuple[MarkerName, ...]) -> Abort | None:

@@ -13,7 +13,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Self
 
@@ -21,7 +21,7 @@ from tallymark import transfer
 from tallymark.contents import Contents
 from tallymark.errors import CheckpointDamaged, InvalidInput, UsageError
 from tallymark.parallel import each
-from tallymark.records import Commit, from_plain, from_ranges, to_plain
+from tallymark.records import Commit, Ranges, from_plain, from_ranges, to_plain
 from tallymark.register import Patience
 from tallymark.store.port import RunStore
 
@@ -195,7 +195,11 @@ class Checkpoint:
         name. Raises CheckpointDamaged, FileExistsError, StoreError.
         """
         contents = self._of("download")
-        goal = Path(target).expanduser().absolute()
+        goal = Path(os.path.realpath(Path(target).expanduser()))
+        if os.path.ismount(goal):
+            raise FileExistsError(
+                f"{str(target)!r} is a mount point, which cannot be filled at one stroke: name a folder in it"
+            )
         if goal.exists() and (not goal.is_dir() or any(goal.iterdir())):
             raise FileExistsError(f"{str(target)!r} exists and is not an empty folder: download to a new one")
         goal.parent.mkdir(parents=True, exist_ok=True)
@@ -266,23 +270,27 @@ class Manifest:
     slot: int
     world_size: int
     metrics: dict[str, Any]
-    reporting_ranks: tuple[int, ...]
     checkpoint: Checkpoint | None
+    ranges: Ranges = field(repr=False)
+
+    @property
+    def reporting_ranks(self) -> tuple[int, ...]:
+        """The ranks whose word the commit rests on: all of the attempt, ascending."""
+        return from_ranges(self.ranges)
 
     @classmethod
     def of(
         cls, commit: Commit, run: RunStore, data: Callable[[str], RunStore], patience: Patience | None = None
     ) -> Manifest:
         """The manifest that a journal entry is."""
-        reporting = from_ranges(commit.reporting_ranks)
         return cls(
             step=commit.step,
             attempt=commit.attempt,
             slot=commit.slot,
-            world_size=len(reporting),
+            world_size=commit.reporting_ranks[-1][1] + 1,
             metrics=from_plain(commit.metrics),
-            reporting_ranks=reporting,
             checkpoint=Checkpoint._committed(Contents(commit, run, data, patience)) if commit.checkpoint else None,
+            ranges=commit.reporting_ranks,
         )
 
 

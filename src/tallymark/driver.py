@@ -139,14 +139,17 @@ class Driver:
                 break
             watch.list_members()
             watch.list_markers()
-            if not isinstance(self._decide_open(watch), Look) or watch.unreadable:
-                break  # what cannot be read here stays open, and is settled as aborted by the next attempt's entry
-            self._patience.sleep(min(1.0, self._store.visibility_delay_s))
+            if not isinstance(self._decide_open(watch, settling=True), Look):
+                break
+            self._patience.sleep(max(0.05, min(1.0, self._store.visibility_delay_s)))
         self._take()
         return self.journal.state
 
-    def _decide_open(self, watch: Watch) -> Verdict | None:
-        """Put the lowest open step to the barrier until it must wait; the last verdict."""
+    def _decide_open(self, watch: Watch, *, settling: bool = False) -> Verdict | None:
+        """Put the lowest open step to the barrier until it must wait; the last verdict.
+
+        What no look finds is given up once the step's deadline has passed, or at once when the attempt is settled.
+        """
         watch.check_deadlines()
         asked: Look | None = None
         while self._watch is watch and watch.steps:
@@ -156,6 +159,11 @@ class Driver:
                 case Wait():
                     return verdict
                 case Look():
+                    if verdict == asked and (settling or watch.steps[step].deadline is not None):
+                        asked = None
+                        if watch.give_up(step, verdict):
+                            continue
+                        return verdict
                     if verdict == asked:
                         return verdict  # looking again at once shows no more: the store needs its visibility delay
                     asked = verdict

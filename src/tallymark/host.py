@@ -9,10 +9,11 @@ import logging
 import threading
 
 from tallymark.driver import Driver
-from tallymark.errors import TallymarkError
+from tallymark.errors import StoreError, TallymarkError
 
 log = logging.getLogger("tallymark")
 STOP_WITHIN_S = 30.0
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 60.0
 
 
 class Host:
@@ -25,10 +26,18 @@ class Host:
         self._thread.start()
 
     def _run(self) -> None:
-        try:
-            self._driver.run(self._stop)
-        except TallymarkError:
-            log.exception("the hosted tallymark driver has stopped; a waiting rank or `tallymark drive` takes over")
+        pause = RETRY_FIRST_S
+        while not self._stop.is_set():
+            try:
+                self._driver.run(self._stop)
+                return
+            except StoreError as problem:  # refused, perhaps while credentials are renewed
+                log.warning("the hosted tallymark driver is refused, and tries again in %g s: %s", pause, problem)
+                self._stop.wait(pause)
+                pause = min(RETRY_LONGEST_S, 2 * pause)
+            except TallymarkError:
+                log.exception("the hosted tallymark driver has stopped; a waiting rank or `tallymark drive` takes over")
+                return
 
     def nudge(self) -> None:
         """A marker was published: look now."""

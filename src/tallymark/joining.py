@@ -7,8 +7,8 @@ Rules a change must keep:
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import math
 import os
 import socket
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tallymark import launch, layout, opening, records
 from tallymark.adopted import opener
 from tallymark.checkpoint import Manifest
 from tallymark.driver import Driver
-from tallymark.errors import InvalidInput, RankTaken, TallymarkError
+from tallymark.errors import InvalidInput, RankTaken, StoreError, TallymarkError
 from tallymark.history import AttemptFact
 from tallymark.host import Host
 from tallymark.journal import new_nonce
@@ -33,6 +33,7 @@ from tallymark.version import __version__
 from tallymark.worker import Worker
 
 NONCE_DIGITS = 16
+MAX_SECONDS = 10**9
 
 
 def join(
@@ -116,8 +117,15 @@ def take_seat(store: RunStore, attempt: AttemptFact, rank: int, patience: Patien
     for key, _ in retrying(lambda: list(store.list(prefix)), patience):
         member = layout.parse_member(key)
         if member is not None and member.rank == rank and member.nonce != nonce:
+            withdraw(store, layout.seat_key(attempt.number, rank, nonce))
             _refuse(store, attempt, rank, member, patience)
     return nonce
+
+
+def withdraw(store: RunStore, key: str) -> None:
+    """Take back one's own seat, so that nobody is told of the wrong host later. If it stays, no harm is done."""
+    with contextlib.suppress(StoreError):
+        store.delete([key])
 
 
 def _refuse(store: RunStore, attempt: AttemptFact, rank: int, member: MemberName, patience: Patience) -> None:
@@ -161,6 +169,6 @@ def _check_resume(resume: object) -> str | int:
 
 
 def _check_seconds(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MAX_SECONDS:
         raise InvalidInput(f"{name}={value!r}: a positive number of seconds is wanted")
     return float(value)

@@ -70,11 +70,6 @@ class Watch:
         self._listed: float | None = None
         self._lower: dict[int, float] = {}
 
-    @property
-    def unreadable(self) -> bool:
-        """Whether the lowest open step hangs on data that cannot be looked at from here."""
-        return bool(self.steps) and bool(self.steps[min(self.steps)].unreadable)
-
     # ------------------------------------------------------------------------------------- looking
 
     def list_markers(self, below: int | None = None) -> int:
@@ -130,11 +125,18 @@ class Watch:
                 fresh.append(key)
         for key, body in zip(fresh, self._read_all(fresh), strict=True):
             if body is not None:
-                farewell = records.decode(body, records.Farewell, f"the farewell {key}")
-                if key != layout.farewell_key(farewell.attempt, farewell.rank, farewell.nonce):
-                    raise RecordError(f"the farewell {key} does not hold what its name says")
-                self.farewells[farewell.rank] = Leave(farewell.last_step, self._moment())
-                self._words[farewell.rank] = farewell.why
+                self._hear_farewell(key, body)
+
+    def _hear_farewell(self, key: str, body: bytes) -> None:
+        """Take in a farewell. One that cannot be believed is told of and passed over: it could only hasten an abort."""
+        try:
+            farewell = records.decode(body, records.Farewell, f"the farewell {key}")
+        except RecordError as problem:
+            log.warning("%s", problem)
+            return
+        if key == layout.farewell_key(farewell.attempt, farewell.rank, farewell.nonce):
+            self.farewells[farewell.rank] = Leave(farewell.last_step, self._moment())
+            self._words[farewell.rank] = farewell.why
 
     def read_hosts(self, ranks: tuple[int, ...]) -> dict[int, str]:
         """The hosts of these ranks, from their seats; "" where nobody sat down."""
@@ -191,7 +193,7 @@ class Watch:
             store, prefix = self._place(path)
             files = retrying(lambda: {key[len(prefix) :]: size for key, size in store.list(prefix)}, self._patience)
         except (InvalidInput, StoreError) as problem:
-            if not is_adopted(path) or (isinstance(problem, StoreError) and problem.retryable):
+            if not is_adopted(path):
                 raise
             self._cannot_read(seen, path, problem)
             return
@@ -214,7 +216,7 @@ class Watch:
         try:
             seen.sizes[file] = retrying(lambda: store.size(prefix + file), self._patience)
         except StoreError as problem:
-            if problem.retryable or not is_adopted(body.path):
+            if not is_adopted(body.path):
                 raise
             self._cannot_read(seen, body.path, problem)
 
@@ -261,6 +263,19 @@ class Watch:
         for seen in self.steps.values():
             if seen.deadline is None and now - seen.progress > self.attempt.barrier_timeout_s:
                 seen.deadline = now
+
+    def give_up(self, step: int, look: Look) -> bool:
+        """No further look can help, and the step's time is over: count what a look never finds. False if it found all.
+
+        A marker that is listed and reads as absent is damaged (or swept: then the journal refuses our decision).
+        """
+        seen = self.steps[step]
+        gone = [name for name in look.bodies if name.digest not in seen.bodies]
+        seen.bodies.update(dict.fromkeys((name.digest for name in gone), None))
+        late = bool(seen.unreadable) and seen.deadline is None
+        if late:
+            seen.deadline = self._moment()
+        return bool(gone) or late
 
     def settle_below(self, floor: int) -> list[str]:
         """Forget the steps that are decided; the keys of their markers, for the sweep."""

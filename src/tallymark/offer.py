@@ -67,6 +67,9 @@ def prepare(metrics: Plain, checkpoint: Checkpoint | str | os.PathLike[str] | No
     metadata = to_plain(checkpoint.metadata, "metadata")
     if local is None:
         return Offer(metrics, kind=checkpoint.kind, metadata=metadata, url=url, chosen=chosen)
+    root = transfer.local_folder(place.store, "")
+    if root is not None and root.resolve().is_relative_to(local.resolve()):
+        raise InvalidInput(f"{str(local)!r} holds the run itself, {place.store.url!r}: save a folder that does not")
     files = transfer.scan(local, prefix_bytes=len(f"{place.store.url}/{prefix}".encode()))
     return Offer(metrics, kind=checkpoint.kind, metadata=metadata, files=tuple(files))
 
@@ -91,7 +94,7 @@ def put_into_words(
     rank: int,
     seat: str,
     saved: tuple[str | None, tuple[FileFact, ...]],
-    failure: Exception | None,
+    failure: BaseException | None,
     took_s: float,
 ) -> tuple[str, bytes]:
     """The marker's key and bytes: `saved`, `empty`, or `failed` with the cause."""

@@ -142,12 +142,14 @@ class Worker:
     def _save(self, step: int, offer: Offer) -> tuple[Exception | None, StoreError | None]:
         """Save the shard, and publish the marker that says so or says why not; what stopped the one and the other."""
         began = time.monotonic()
+        if offer.files:  # from the first byte on the step is spent: what is sent now may land at any time
+            self._last_step, self._last = step, None
         saved: tuple[str | None, tuple[FileFact, ...]] = (None, ())
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             saved = save(offer, layout.checkpoint_prefix(step, self.attempt), self._place)
-        except Exception as problem:
-            if offer.url is not None and not isinstance(problem, StoreError):
+        except BaseException as problem:
+            if not offer.files and not isinstance(problem, StoreError):
                 raise  # what the caller named is not there, or not to be adopted: nothing was written
             failure = problem  # whatever it is, the others must hear of it
         self._last_step = step
@@ -164,6 +166,8 @@ class Worker:
                 took_s=time.monotonic() - began,
             )
         )
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure  # an interrupt: the `failed` marker goes out with the next word, at the latest the farewell
         return failure, self._publish()
 
     def _publish(self, limit_s: float = math.inf) -> StoreError | None:
@@ -335,8 +339,9 @@ class Worker:
         with self._lock:
             if not self._left:
                 self._left = True
+                words = why[:500].encode("utf-8", "backslashreplace").decode("utf-8")
                 farewell = records.Farewell(
-                    attempt=self.attempt, rank=self.rank, nonce=self._nonce, last_step=self._last_step, why=why[:500]
+                    attempt=self.attempt, rank=self.rank, nonce=self._nonce, last_step=self._last_step, why=words
                 )
                 key = layout.farewell_key(self.attempt, self.rank, self._nonce)
                 self._outbox.append((key, records.canonical(farewell)))
