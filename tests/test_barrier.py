@@ -43,7 +43,7 @@ def observation_of(case: dict[str, Any]) -> Observation:
     given_ = case["observation"]
     plain = {
         key: given_[key]
-        for key in ("world_size", "step", "own_path", "deadline", "listed", "lower", "delay_s", "sizes")
+        for key in ("world_size", "step", "own_path", "deadline", "listed", "lower", "delay_s", "sizes", "unreadable")
     }
     return Observation(
         **plain,
@@ -84,7 +84,7 @@ def test_the_vectors_show_every_reason_and_every_kind_of_verdict():
     shown = {case["expected"].get("reason", case["expected"]["verdict"]) for case in VECTORS}
     assert shown == {
         "wait", "look", "commit", "duplicate-rank", "rank-unknown", "failed", "skipped", "left", "path-mismatch",
-        "marker-damaged", "shard-conflict", "shard-missing", "timeout",
+        "marker-damaged", "data-unreadable", "shard-conflict", "shard-missing", "timeout",
     }  # fmt: skip
     assert {case["rule"] for case in VECTORS} == {
         "B1",

@@ -83,6 +83,7 @@ def abort(reason, ranks, quote=()):
 def case(
     name, rule, markers, expected, *, world=4, seen=None, later=None, farewells=None, deadline=None, listed=None,
     lower=10.0, delay=0.0, data=None, data_at=10.0, data_path=OWN, read=(), damaged=(), sizes=None,
+    unreadable=None,
 ):  # fmt: skip
     """`seen`: rank -> moment, where a marker was not seen at 1. `read`: markers whose bodies were read."""
     moments = {m.name: float((seen or {}).get(m.body["first_rank"], 1.0)) for m in markers}
@@ -93,7 +94,7 @@ def case(
         "later": {str(rank): float(moment) for rank, moment in (later or {}).items()},
         "farewells": leaves, "deadline": deadline, "listed": listed, "lower": lower, "delay_s": delay,
         "data": {} if data is None else {data_path: {"began": data_at, "files": data}},
-        "bodies": bodies, "sizes": sizes or {},
+        "bodies": bodies, "sizes": sizes or {}, "unreadable": unreadable or {},
     }  # fmt: skip
     CASES.append({"name": name, "rule": rule, "observation": observation, "expected": expected})
 
@@ -355,7 +356,35 @@ case(
     abort("shard-conflict", [0, 1], [same0, other]), read=[same0, other], data={}, sizes={"config": None, "a": None},
 )  # fmt: skip
 away0, away2 = saved(0, ("model", 5), path=ADOPTED), saved(2, ("model", 5), path=ADOPTED)
+file0, folder1 = saved(0, ("model", 1)), saved(1, ("model/x.bin", 1))
+NESTED = [file0, folder1, E2, E3]
+BOTH = {"model": 1, "model/x.bin": 1}
+case(
+    "a file that another rank needs as a folder: the sums agree, the bodies tell", "B6", NESTED, look(bodies=[folder1]),
+    read=[file0], data=BOTH,
+)  # fmt: skip
+case(
+    "a file that another rank needs as a folder", "B6", NESTED, abort("shard-conflict", [0, 1], [file0, folder1]),
+    read=[file0, folder1], data=BOTH,
+)  # fmt: skip
 case("adopted: the body says where", "B6", [away0, E1, E2, E3], look(bodies=[away0], data=OWN))
+BLIND = {ADOPTED: "access denied"}
+case(
+    "adopted: what cannot be looked at from here is no evidence", "B6", [away0, E1, E2, E3], look(data=ADOPTED),
+    read=[away0], unreadable=BLIND,
+)  # fmt: skip
+case(
+    "adopted: nobody could look before the deadline", "B6", [away0, E1, E2, E3], abort("data-unreadable", [0], [away0]),
+    read=[away0], unreadable=BLIND, deadline=5.0,
+)  # fmt: skip
+case(
+    "adopted: the deadline alone aborts nothing that can be looked at", "B6", [away0, E1, E2, E3], look(data=ADOPTED),
+    read=[away0], deadline=5.0,
+)  # fmt: skip
+case(
+    "adopted: a file that cannot be looked at directly", "B6", [away0, E1, E2, E3], abort("data-unreadable", [0]),
+    read=[away0], data={}, data_path=ADOPTED, unreadable=BLIND, deadline=5.0,
+)  # fmt: skip
 case("adopted: the data there", "B6", [away0, E1, E2, E3], look(data=ADOPTED), read=[away0], data={})
 case(
     "adopted: commit", "B6", [away0, E1, E2, E3], commit(away0, away0, [0], 1, 5), read=[away0], data={"model": 5},
