@@ -245,3 +245,17 @@ def test_a_damaged_farewell_bars_nobody():
     bench.mark(0, 3)
     bench.polls(4)
     assert bench.driver.settle() is not None
+
+
+def test_every_host_that_claimed_a_missing_rank_is_named():
+    """One of them was refused; the other may be the one that hangs."""
+    bench = Bench(2)
+    for nonce, host in (("1" * 16, "alpha"), ("2" * 16, "beta")):
+        seat = records.Seat(attempt=1, rank=1, nonce=nonce, host=host, pid=1, version="0", wall_time="")
+        bench.store.put(layout.seat_key(1, 1, nonce), records.canonical(seat))
+    bench.mark(0, 3)
+    bench.polls(2)
+    bench.pass_s(TIMEOUT_S + 1)
+    (abort,) = bench.polls()
+    assert isinstance(abort, Abort)
+    assert [(culprit.rank, culprit.host) for culprit in abort.culprits] == [(1, "alpha or beta")]

@@ -243,15 +243,6 @@ def test_a_folder_that_holds_the_run_is_not_saved_into_it(tmp_path):
                 worker.report({}, folder, step=0)
 
 
-def test_a_refused_process_leaves_no_seat_that_names_its_host_later():
-    store = MemoryStore()
-    worker = join(store)
-    with pytest.raises(tallymark.RankTaken):
-        join(store)
-    assert count(store, "members/") == 1
-    worker.leave()
-
-
 class Blip(MemoryStore):
     """Refuses to list while `refusing`."""
 

@@ -7,7 +7,6 @@ Rules a change must keep:
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import socket
@@ -18,7 +17,7 @@ from tallymark import launch, layout, opening, records
 from tallymark.adopted import opener
 from tallymark.checkpoint import Manifest
 from tallymark.driver import Driver
-from tallymark.errors import InvalidInput, RankTaken, StoreError, TallymarkError
+from tallymark.errors import InvalidInput, RankTaken, TallymarkError
 from tallymark.history import AttemptFact
 from tallymark.host import Host
 from tallymark.journal import new_nonce
@@ -117,15 +116,8 @@ def take_seat(store: RunStore, attempt: AttemptFact, rank: int, patience: Patien
     for key, _ in retrying(lambda: list(store.list(prefix)), patience):
         member = layout.parse_member(key)
         if member is not None and member.rank == rank and member.nonce != nonce:
-            withdraw(store, layout.seat_key(attempt.number, rank, nonce))
             _refuse(store, attempt, rank, member, patience)
     return nonce
-
-
-def withdraw(store: RunStore, key: str) -> None:
-    """Take back one's own seat, so that nobody is told of the wrong host later. If it stays, no harm is done."""
-    with contextlib.suppress(StoreError):
-        store.delete([key])
 
 
 def _refuse(store: RunStore, attempt: AttemptFact, rank: int, member: MemberName, patience: Patience) -> None:

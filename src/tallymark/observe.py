@@ -65,7 +65,7 @@ class Watch:
         self._data = data
         self._patience = patience
         self._moment = patience.clock
-        self._seats: dict[int, str] = {}
+        self._seats: dict[int, set[str]] = {}
         self._words: dict[int, str] = {}
         self._listed: float | None = None
         self._lower: dict[int, float] = {}
@@ -120,7 +120,7 @@ class Watch:
             if member is None or member.rank >= self.attempt.world_size:
                 continue
             if not member.left:
-                self._seats[member.rank] = key
+                self._seats.setdefault(member.rank, set()).add(key)
             elif member.rank not in self.farewells:
                 fresh.append(key)
         for key, body in zip(fresh, self._read_all(fresh), strict=True):
@@ -139,15 +139,20 @@ class Watch:
             self._words[farewell.rank] = farewell.why
 
     def read_hosts(self, ranks: tuple[int, ...]) -> dict[int, str]:
-        """The hosts of these ranks, from their seats; "" where nobody sat down."""
+        """The hosts of these ranks, from their seats; "" where nobody sat down. A rank that several processes claimed
+        has several: who was refused leaves a seat too.
+        """
         unknown = [rank for rank in ranks if rank not in self.hosts]
         if any(rank not in self._seats for rank in unknown):
             self.list_members()
-        seated = [rank for rank in unknown if rank in self._seats]
-        for rank, body in zip(seated, self._read_all([self._seats[rank] for rank in seated]), strict=True):
+        keys = sorted(key for rank in unknown for key in self._seats.get(rank, ()))
+        found: dict[int, set[str]] = {}
+        for key, body in zip(keys, self._read_all(keys), strict=True):
             if body is not None:
                 with contextlib.suppress(RecordError):  # for people alone: a damaged seat decides nothing
-                    self.hosts[rank] = records.decode(body, records.Seat, f"the seat of rank {rank}").host
+                    seat = records.decode(body, records.Seat, f"the seat {key}")
+                    found.setdefault(seat.rank, set()).add(seat.host)
+        self.hosts.update((rank, " or ".join(sorted(hosts))) for rank, hosts in found.items())
         return {rank: self.hosts.get(rank, "") for rank in ranks}
 
     def last_words(self, rank: int) -> str:

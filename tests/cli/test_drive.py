@@ -45,7 +45,7 @@ def test_drive_names_the_missing_and_tells_what_it_decides(tmp_path):
     driver = start("drive", tmp_path)
     assert driver.stderr is not None
     said = [driver.stderr.readline() for _ in range(3)]
-    assert f"step 1 waits for rank 1 ({socket.gethostname()})" in said[1]
+    assert f"step 1 is open, waiting for rank 1 ({socket.gethostname()})" in said[1]
     assert said[2].startswith("tallymark: step 1 aborted: timeout")
     assert f"rank 1 on {socket.gethostname()}" in said[2]
     driver.terminate()
