@@ -118,7 +118,7 @@ def decide(seen: Observation) -> Verdict:
     if not seen.markers:
         return Wait(tuple(range(seen.world_size)))
     names = sorted(seen.markers)
-    covered = {rank for name in names for rank in range(name.first, name.last + 1)}
+    covered = _covered(seen)
     verdict = (
         _stranger(seen, names)
         or _duplicate(names)
@@ -126,15 +126,20 @@ def decide(seen: Observation) -> Verdict:
         or _skipped(seen, covered)
         or _left(seen, covered)
         or _mismatch(names)
-        or (_whole(seen, names) if len(covered) >= seen.world_size else _missing(seen, covered))
+        or (_whole(seen, names) if len(covered) >= seen.world_size else _missing(seen))
     )
     return _lower_first(seen, covered, verdict)
 
 
 def missing(seen: Observation) -> tuple[int, ...]:
     """The ranks that have said nothing about the step."""
-    covered = {rank for name in seen.markers for rank in range(name.first, name.last + 1)}
+    covered = _covered(seen)
     return tuple(rank for rank in range(seen.world_size) if rank not in covered)
+
+
+def _covered(seen: Observation) -> set[int]:
+    """The ranks that have said something about the step."""
+    return {rank for name in seen.markers for rank in range(name.first, name.last + 1)}
 
 
 def _lower_first(seen: Observation, covered: set[int], verdict: Verdict) -> Verdict:
@@ -246,9 +251,7 @@ def _whole(seen: Observation, names: list[MarkerName]) -> Verdict:
     assert path is not None
     listing = seen.data.get(path)
     if listing is None or listing.began < max(seen.markers.values()) + seen.delay_s:
-        if seen.deadline is not None and path in seen.unreadable:
-            return Abort("data-unreadable", ranks, f"nobody could look at the data: {seen.unreadable[path]}", (lead,))
-        return Look(data=path)
+        return _blind(seen, path, ranks, (lead,)) or Look(data=path)
     files = {name: size for name, size in listing.files.items() if layout.is_data(name)}
     claimed = (len(files), sum(files.values()), layout.fingerprint(files.items()))
     promised = (
@@ -262,7 +265,10 @@ def _whole(seen: Observation, names: list[MarkerName]) -> Verdict:
 
 
 def _compare(seen: Observation, saved: list[MarkerName], files: Mapping[str, int], commit: Commit) -> Verdict:
-    """The sums differ: go by the bodies. A conflict comes first, since it makes `missing` meaningless."""
+    """The sums differ, or paths stand in each other's way: go by the bodies.
+
+    A conflict comes first, since it makes `missing` meaningless.
+    """
     unread = tuple(name for name in saved if name.digest not in seen.bodies)
     if unread:
         return Look(bodies=unread)
@@ -287,10 +293,7 @@ def _compare(seen: Observation, saved: list[MarkerName], files: Mapping[str, int
     doubtful = [path for path, (size, _) in expected.items() if files.get(path) != size]
     unseen = tuple(path for path in doubtful if path not in seen.sizes)
     if unseen:
-        path = _body(seen, saved[0]).path or ""
-        if seen.deadline is not None and path in seen.unreadable:
-            return Abort("data-unreadable", commit.ranks, f"nobody could look at the data: {seen.unreadable[path]}")
-        return Look(files=unseen)
+        return _blind(seen, _body(seen, saved[0]).path or "", commit.ranks) or Look(files=unseen)
     lost = [path for path in doubtful if seen.sizes[path] != expected[path][0]]
     if lost:
         shown = ", ".join(f"{path!r} ({seen.sizes[path]} of {expected[path][0]} bytes)" for path in lost[:5])
@@ -298,6 +301,13 @@ def _compare(seen: Observation, saved: list[MarkerName], files: Mapping[str, int
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         return Abort("shard-missing", ranks, f"files are missing or short: {shown}{more}")
     return commit._replace(files=len(expected), bytes=sum(size for size, _ in expected.values()))
+
+
+def _blind(seen: Observation, path: str, ranks: tuple[int, ...], quote: tuple[MarkerName, ...] = ()) -> Verdict | None:
+    """The deadline has passed, and these adopted data could not be looked at: no evidence, and no more time."""
+    if seen.deadline is None or path not in seen.unreadable:
+        return None
+    return Abort("data-unreadable", ranks, f"nobody could look at the data: {seen.unreadable[path]}", quote)
 
 
 def _nested(paths: Mapping[str, object]) -> tuple[str, str] | None:
@@ -330,9 +340,9 @@ def _body(seen: Observation, name: MarkerName) -> Marker:
     return body
 
 
-def _missing(seen: Observation, covered: set[int]) -> Verdict:
+def _missing(seen: Observation) -> Verdict:
     """B7, B8."""
-    ranks = tuple(rank for rank in range(seen.world_size) if rank not in covered)
+    ranks = missing(seen)
     if seen.deadline is None:
         return Wait(ranks)
     verdict = _absent(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallymark import inventory, records
+from tallymark import records
 from tallymark.barrier import Abort, Commit
 from tallymark.journal import Draft
 from tallymark.observe import Watch, is_adopted
@@ -17,7 +17,6 @@ def commit_draft(watch: Watch, step: int, verdict: Commit) -> Draft:
     seen = watch.steps[step]
     first = seen.bodies[verdict.first.digest]
     assert first is not None  # the barrier commits nothing unread
-    tally = inventory.tally_of(watch.attempt.number, step, list(seen.markers))
     saved = None
     if verdict.lead is not None:
         lead = seen.bodies[verdict.lead.digest]
@@ -35,7 +34,7 @@ def commit_draft(watch: Watch, step: int, verdict: Commit) -> Draft:
         "checkpoint": saved,
         "reporting_ranks": ((0, watch.attempt.world_size - 1),),
         "metrics": first.metrics,
-        "tally_digest": records.sha256(tally),
+        "tally_digest": seen.tally,
     }
     return Draft(records.Commit, watch.attempt.number, fields)
 

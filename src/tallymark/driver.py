@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from tallymark import barrier, history, inventory, layout, records
 from tallymark.adopted import opener
-from tallymark.barrier import Abort, Commit, Look, Verdict, Wait
+from tallymark.barrier import Abort, Commit, Look, Observation, Verdict, Wait
 from tallymark.decision import abort_draft, commit_draft
 from tallymark.errors import CommitUnknown, StoreError
 from tallymark.history import State
@@ -154,7 +154,8 @@ class Driver:
         asked: Look | None = None
         while self._watch is watch and watch.steps:
             step = min(watch.steps)
-            verdict = barrier.decide(watch.observation(step))
+            seen = watch.observation(step)
+            verdict = barrier.decide(seen)
             match verdict:
                 case Wait():
                     return verdict
@@ -167,27 +168,26 @@ class Driver:
                     if verdict == asked:
                         return verdict  # looking again at once shows no more: the store needs its visibility delay
                     asked = verdict
-                    watch.fetch(step, verdict, *self._tally_early(watch, step))
+                    watch.fetch(step, verdict, *self._tally_early(watch, seen))
                 case Commit() | Abort():
                     asked = None
                     entry = self._decide(watch, step, verdict)
                     self._absorb(self.journal.take(), ours=entry.slot if entry else None)
         return None
 
-    def _tally_early(self, watch: Watch, step: int) -> list[Callable[[], None]]:
+    def _tally_early(self, watch: Watch, seen: Observation) -> list[Callable[[], None]]:
         """Every rank has spoken: write the tally's names beside the other looks, which saves a round trip."""
-        seen = watch.steps[step]
-        if barrier.missing(watch.observation(step)) or seen.tallied == len(seen.markers):
+        if barrier.missing(seen) or watch.steps[seen.step].tallied == len(seen.markers):
             return []
-        return [lambda: self._put_tally(watch, step)]
+        return [lambda: self._put_tally(watch, seen.step)]
 
     def _put_tally(self, watch: Watch, step: int) -> None:
         seen = watch.steps[step]
         names = list(seen.markers)
         tally = inventory.tally_of(watch.attempt.number, step, names)
-        key = layout.tally_key(records.sha256(tally))
-        retrying(lambda: self._store.put(key, tally), self._patience)
-        seen.tallied = len(names)
+        digest = records.sha256(tally)
+        retrying(lambda: self._store.put(layout.tally_key(digest), tally), self._patience)
+        seen.tally, seen.tallied = digest, len(names)
 
     # ------------------------------------------------------------------------------------- deciding
 

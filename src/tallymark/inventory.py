@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from tallymark import layout, records
 from tallymark.errors import RecordError
 from tallymark.layout import MarkerName
-from tallymark.parallel import each
 from tallymark.records import Commit, InventoryFile, InventoryHeader, InventoryRank, Marker
-from tallymark.register import Patience, retrying
+from tallymark.register import Patience, read_all, retrying
 from tallymark.store.port import Store
 
 
@@ -120,7 +119,7 @@ def read_tally(store: Store, commit: Commit, patience: Patience) -> dict[MarkerN
             raise RecordError(f"the tally of step {commit.step} names {line!r}, which is no marker")
         if parsed[1].status == "saved":
             names[layout.marker_key(commit.attempt, commit.step, parsed[1])] = parsed[1]
-    bodies = each(lambda key: retrying(lambda: store.read(key), patience), names)
+    bodies = read_all(store, names, patience)
     if any(body is None for body in bodies):
         return None
     return {

@@ -7,7 +7,6 @@ Rules a change must keep:
 
 from __future__ import annotations
 
-import datetime
 import os
 import socket
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from tallymark.driver import Driver
 from tallymark.errors import InvalidInput, RankTaken, TallymarkError
 from tallymark.history import AttemptFact
 from tallymark.host import Host
-from tallymark.journal import new_nonce
+from tallymark.journal import new_nonce, wall_time
 from tallymark.layout import MemberName
 from tallymark.offer import Place
 from tallymark.opening import Wish
@@ -73,27 +72,24 @@ def join(
     if on_error not in ("raise", "warn"):
         raise InvalidInput(f"on_error={on_error!r}: say 'raise' or 'warn'")
     patience = Patience(timeout_s=_check_seconds("store_timeout_s", store_timeout_s))
-    place = open_store(url, storage_options=storage_options, store=store)
-    open_data = opener(storage_options)
-    driver = Driver.over(place, open_data, patience)
+    place = Place(open_store(url, storage_options=storage_options, store=store), opener(storage_options), patience)
+    driver = Driver.over(place.store, place.open_data, patience)
     if identity.rank == 0:
         attempt = opening.open_attempt(driver, wish)
     else:
         attempt = opening.find_attempt(driver, wish, timeout_s=join_timeout_s, patience=patience)
-    nonce = take_seat(place, attempt, identity.rank, patience)
-    base = _base(driver, attempt, Place(place, open_data, patience))
+    nonce = take_seat(place.store, attempt, identity.rank, patience)
+    base = _base(driver, attempt, place)
     hosts = identity.rank == 0 if host_driver is None else host_driver  # begun last: what fails leaves no thread behind
     return Worker(
-        store=place,
+        place=place,
         driver=driver,
-        host=Host(Driver.over(place, open_data, patience)) if hosts else None,
-        open_data=open_data,
+        host=Host(Driver.over(place.store, place.open_data, patience)) if hosts else None,
         rank=identity.rank,
         attempt=attempt,
         nonce=nonce,
         base=base,
         on_error=on_error,
-        patience=patience,
     )
 
 
@@ -107,7 +103,7 @@ def take_seat(store: RunStore, attempt: AttemptFact, rank: int, patience: Patien
         host=socket.gethostname(),
         pid=os.getpid(),
         version=__version__,
-        wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        wall_time=wall_time(),
     )
     body = records.canonical(seat)
     retrying(lambda: store.put(layout.seat_key(attempt.number, rank, nonce), body), patience)

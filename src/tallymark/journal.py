@@ -27,9 +27,8 @@ from tallymark import history, layout, records
 from tallymark.ballots import BallotRegister
 from tallymark.errors import CommitUnknown, JournalCorrupt, RecordError, StoreError, StoreUnsuited
 from tallymark.history import State
-from tallymark.parallel import gather
 from tallymark.records import AnyEntry
-from tallymark.register import CreateRegister, Patience, Register, retrying
+from tallymark.register import CreateRegister, Patience, Register, read_all, retrying
 from tallymark.store.port import Store
 
 log = logging.getLogger("tallymark")
@@ -65,6 +64,11 @@ def whoami() -> str:
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
+def wall_time() -> str:
+    """Now, in UTC, for people: nothing is decided by it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
 def new_nonce() -> str:
     """32 random hex digits."""
     return secrets.token_hex(16)
@@ -82,7 +86,6 @@ class Journal:
         self._patience = patience or Patience()
         self._pending: tuple[int, bytes] | None = None
         self._news: list[AnyEntry] = []
-        self._seen: dict[int, bytes] = {}
 
     # ------------------------------------------------------------------------------------- reading
 
@@ -100,7 +103,7 @@ class Journal:
         width = 1
         while True:
             first = self.state.next_slot if self.state else 0
-            bodies = self._read_slots(first, width)
+            bodies = self._slots(first, width)
             present = next((index for index, body in enumerate(bodies) if body is None), len(bodies))
             for body in bodies[:present]:
                 assert body is not None
@@ -113,7 +116,7 @@ class Journal:
 
     def read(self, slot: int) -> AnyEntry | None:
         """The entry in a slot, not replayed."""
-        body = self._read_slots(slot, 1)[0]
+        body = self._slot(slot)
         return None if body is None else records.decode_entry(body, slot)
 
     def tip(self) -> AnyEntry | None:
@@ -122,51 +125,47 @@ class Journal:
         Its `head` is not checked against the entries before it; `refresh` does that. Raises RecordError if it cannot be
         believed.
         """
-        low = self._hinted()
-        if low is None:
-            if not self._there(0):
+        low, body = self._hinted()
+        if body is None:
+            low, body = 0, self._slot(0)
+            if body is None:
                 return None
-            low = 0
         width = 1
-        while self._there(low + width):
-            low += width
-            width *= 2
+        while (further := self._slot(low + width)) is not None:
+            low, body, width = low + width, further, 2 * width
         high = low + width
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._there(middle) else (low, middle)
-        return records.decode_entry(self._seen[low], low)
+            found = self._slot(middle)  # what is written counts, even if nobody can believe it: it may be voided
+            if found is None:
+                high = middle
+            else:
+                low, body = middle, found
+        return records.decode_entry(body, low)
 
-    def _there(self, slot: int) -> bool:
-        """Whether a slot is written, be it with bytes that nobody can believe: those may have been voided."""
-        body = self._read_slots(slot, 1)[0]
-        if body is not None:
-            self._seen = {slot: body}
-        return body is not None
-
-    def _hinted(self) -> int | None:
-        """The slot that the hint names, if it is written and of the same run."""
-        body = retrying(lambda: self._store.read(layout.HINT), self._patience)
-        if body is None:
-            return None
+    def _hinted(self) -> tuple[int, bytes | None]:
+        """The slot that the hint names and its bytes, if it is written and of the same run."""
+        hinted = read_all(self._store, [layout.HINT], self._patience)[0]
+        if hinted is None:
+            return 0, None
         try:
-            hint = records.decode(body, records.Hint, "the hint")
-            ours = (
-                self._there(hint.slot) and records.decode_entry(self._seen[hint.slot], hint.slot).run_id == hint.run_id
-            )
+            hint = records.decode(hinted, records.Hint, "the hint")
+            body = self._slot(hint.slot)
+            ours = body is not None and records.decode_entry(body, hint.slot).run_id == hint.run_id
         except RecordError:
-            return None  # advisory: a hint that cannot be read is no hint
-        return hint.slot if ours else None
+            return 0, None  # advisory: a hint that cannot be read is no hint
+        return hint.slot, body if ours else None
 
-    def _read_slots(self, first: int, count: int) -> list[bytes | None]:
-        def reader(slot: int) -> Callable[[], bytes | None]:
-            return lambda: retrying(lambda: self._store.read(layout.slot_key(slot)), self._patience)
+    def _slot(self, slot: int) -> bytes | None:
+        return self._slots(slot, 1)[0]
 
-        return gather([reader(first + index) for index in range(count)], limit=READ_AHEAD)
+    def _slots(self, first: int, count: int) -> list[bytes | None]:
+        keys = [layout.slot_key(first + index) for index in range(count)]
+        return read_all(self._store, keys, self._patience, limit=READ_AHEAD)
 
     def _check_gap(self, missing: int, bodies: list[bytes | None]) -> None:
         """Reads side by side are no snapshot: a later slot may be there. A slot still missing then was deleted."""
-        if all(body is None for body in bodies) or self._read_slots(missing, 1)[0] is not None:
+        if all(body is None for body in bodies) or self._slot(missing) is not None:
             return
         message = f"journal slot {missing} is missing, though a later one is there: somebody deleted it"
         raise JournalCorrupt(message, slot=missing)
@@ -193,7 +192,7 @@ class Journal:
         return False
 
     def _later(self, slot: int) -> Iterator[AnyEntry]:
-        while (body := self._read_slots(slot, 1)[0]) is not None:
+        while (body := self._slot(slot)) is not None:
             with contextlib.suppress(RecordError):  # a second damaged slot is judged when the replay gets there
                 yield records.decode_entry(body, slot)
             slot += 1
@@ -245,7 +244,7 @@ class Journal:
             head=_NO_HEAD,
             written_by=whoami(),
             nonce=new_nonce(),
-            wall_time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            wall_time=wall_time(),
             **draft.fields,
         )
         return msgspec.structs.replace(entry, head=history.advance(state, entry).head)

@@ -23,7 +23,7 @@ from tallymark.history import AttemptFact
 from tallymark.layout import MarkerName
 from tallymark.parallel import each, gather
 from tallymark.records import Marker
-from tallymark.register import Patience, retrying
+from tallymark.register import Patience, read_all, retrying
 from tallymark.store.port import RunStore
 
 log = logging.getLogger("tallymark")
@@ -32,11 +32,12 @@ log = logging.getLogger("tallymark")
 @dataclass(slots=True)
 class OpenStep:
     """What was seen of one undecided step. `progress`: the moment of its newest marker. `deadline`: found passed.
-    `tallied`: how many markers the newest tally that was written names."""
+    `tally` is the digest of the newest tally that was written, and `tallied` how many markers it names."""
 
     progress: float
     markers: dict[MarkerName, float] = field(default_factory=dict)
     deadline: float | None = None
+    tally: str = ""
     tallied: int = 0
     bodies: dict[str, Marker | None] = field(default_factory=dict)
     data: dict[str, Listing] = field(default_factory=dict)
@@ -123,7 +124,7 @@ class Watch:
                 self._seats.setdefault(member.rank, set()).add(key)
             elif member.rank not in self.farewells:
                 fresh.append(key)
-        for key, body in zip(fresh, self._read_all(fresh), strict=True):
+        for key, body in zip(fresh, read_all(self._store, fresh, self._patience), strict=True):
             if body is not None:
                 self._hear_farewell(key, body)
 
@@ -147,7 +148,7 @@ class Watch:
             self.list_members()
         keys = sorted(key for rank in unknown for key in self._seats.get(rank, ()))
         found: dict[int, set[str]] = {}
-        for key, body in zip(keys, self._read_all(keys), strict=True):
+        for key, body in zip(keys, read_all(self._store, keys, self._patience), strict=True):
             if body is not None:
                 with contextlib.suppress(RecordError):  # for people alone: a damaged seat decides nothing
                     seat = records.decode(body, records.Seat, f"the seat {key}")
@@ -159,18 +160,17 @@ class Watch:
         """Why a rank left, as its farewell says; "" if it has not."""
         return self._words.get(rank, "")
 
-    def fetch(self, step: int, look: Look, *also: Callable[[], None]) -> None:
+    def fetch(self, step: int, look: Look, *also: Callable[[], object]) -> None:
         """Fetch what a verdict asked for, side by side, with whatever else the caller wants done meanwhile."""
         seen = self.steps[step]
-        calls: list[Callable[[], None]] = list(also)
+        calls: list[Callable[[], object]] = list(also)
         if look.listing:
-            calls.append(lambda: void(self.list_markers()))
+            calls.append(self.list_markers)
         elif look.lower:
-            calls.append(lambda: void(self.list_markers(below=step)))
+            calls.append(partial(self.list_markers, below=step))
         calls.extend(partial(self._read_body, step, seen, name) for name in look.bodies)
         if look.data is not None:
-            path = look.data
-            calls.append(lambda: self._list_data(seen, path))
+            calls.append(partial(self._list_data, seen, look.data))
         calls.extend(partial(self._look_at, step, seen, file) for file in look.files)
         gather(calls)
 
@@ -227,9 +227,6 @@ class Watch:
 
     def _place(self, path: str) -> tuple[RunStore, str]:
         return (self._data(path), "") if is_adopted(path) else (self._store, path)
-
-    def _read_all(self, keys: list[str]) -> list[bytes | None]:
-        return each(lambda key: retrying(lambda: self._store.read(key), self._patience), keys)
 
     # ------------------------------------------------------------------------------------- what it amounts to
 
@@ -295,7 +292,3 @@ class Watch:
 def is_adopted(path: str) -> bool:
     """Whether a recorded checkpoint path lies outside the run's own step folders."""
     return "://" in path or path.startswith("/")
-
-
-def void(_: object) -> None:
-    """Drop a result."""

@@ -19,6 +19,7 @@ from tallymark.records import FileFact, Marker, Plain, to_plain
 from tallymark.register import Patience
 from tallymark.store.port import RunStore
 from tallymark.transfer import Local
+from tallymark.values import legible
 from tallymark.version import __version__
 
 
@@ -99,7 +100,7 @@ def put_into_words(
 ) -> tuple[str, bytes]:
     """The marker's key and bytes: `saved`, `empty`, or `failed` with the cause."""
     path, files = saved
-    cause = f"{type(failure).__name__}: {failure}"[:2000] if failure else ""
+    cause = legible(f"{type(failure).__name__}: {failure}", 2000) if failure else ""
     marker = Marker(
         attempt=attempt,
         step=step,
@@ -116,7 +117,7 @@ def put_into_words(
         files=files,
         metrics=offer.metrics,
         durations_s={"save": round(took_s, 6)},
-        cause=cause.encode("utf-8", "backslashreplace").decode("utf-8"),
+        cause=cause,
         version=__version__,
     )
     body = records.canonical(marker)

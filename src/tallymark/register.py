@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tallymark.errors import CommitUnknown, StoreDenied, StoreError, StoreUnsuited
+from tallymark.parallel import each
 from tallymark.store.port import Store
 
 T = TypeVar("T")
@@ -74,6 +75,11 @@ def retrying(call: Callable[[], T], patience: Patience, *, until: float | None =
             last = problem
     assert last is not None  # the first attempt always comes
     raise last
+
+
+def read_all(store: Store, keys: Iterable[str], patience: Patience, *, limit: int = 32) -> list[bytes | None]:
+    """The objects under these keys, read side by side, each tried again like `retrying`; None for an absent one."""
+    return each(lambda key: retrying(lambda: store.read(key), patience), keys, limit=limit)
 
 
 class Register(Protocol):

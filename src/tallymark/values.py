@@ -44,6 +44,11 @@ def from_plain(value: Any) -> Any:
     return _user(value, 0)
 
 
+def legible(text: str, limit: int) -> str:
+    """At most `limit` characters of any text, in valid Unicode: what was half a character is spelled out."""
+    return text[:limit].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _user(value: Any, depth: int) -> Any:
     if depth > _DEPTH_LIMIT + 1:
         raise RecordError(f"a user's value is nested more than {_DEPTH_LIMIT} deep")

@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -31,8 +31,8 @@ from tallymark.host import Host
 from tallymark.journal import Draft, Settled
 from tallymark.offer import Offer, Place, prepare, put_into_words, save
 from tallymark.records import FileFact, to_plain
-from tallymark.register import Patience, retrying
-from tallymark.store.port import RunStore
+from tallymark.register import retrying
+from tallymark.values import legible
 
 log = logging.getLogger("tallymark")
 
@@ -53,29 +53,27 @@ class Worker:
     def __init__(
         self,
         *,
-        store: RunStore,
+        place: Place,
         driver: Driver,
         host: Host | None,
-        open_data: Callable[[str], RunStore],
         rank: int,
         attempt: AttemptFact,
         nonce: str,
         base: Manifest | None,
         on_error: Literal["raise", "warn"],
-        patience: Patience,
     ) -> None:
         self.rank = rank
         self.world_size = attempt.world_size
         self.attempt = attempt.number
         self.base = base
         self.first_step = base.step + 1 if base else 0
-        self._store = store
+        self._place = place
+        self._store = place.store
+        self._patience = place.patience
         self._driver = driver
         self._host = host
-        self._place = Place(store, open_data, patience)
         self._nonce = nonce
         self._on_error = on_error
-        self._patience = patience
         self._fates = Fates(attempt.number)
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -339,9 +337,12 @@ class Worker:
         with self._lock:
             if not self._left:
                 self._left = True
-                words = why[:500].encode("utf-8", "backslashreplace").decode("utf-8")
                 farewell = records.Farewell(
-                    attempt=self.attempt, rank=self.rank, nonce=self._nonce, last_step=self._last_step, why=words
+                    attempt=self.attempt,
+                    rank=self.rank,
+                    nonce=self._nonce,
+                    last_step=self._last_step,
+                    why=legible(why, 500),
                 )
                 key = layout.farewell_key(self.attempt, self.rank, self._nonce)
                 self._outbox.append((key, records.canonical(farewell)))
